@@ -1,6 +1,6 @@
-"""Files for ``heddle plan``, and a reader of what it writes that knows only the formats.
+"""Files for ``heddle plan``, and a reader of its output that knows only the formats.
 
-Nothing of the planner is used here: a plan is judged from the JSON, as outside tools do.
+No code of the planner is used: plans are judged from the JSON, as outside tools do.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from heddle_controller.cli.main import main
 
 Json = dict[str, Any]
 Hop = tuple[str, str, str]
-"""From, to, key."""
+"""The ids of the two nodes of a directed link, and its key."""
 
 
 def heddle_plan(*words: object) -> Result:
-    """Run the command, as typed."""
+    """Run ``heddle plan`` with these words."""
     return CliRunner().invoke(main, ["plan", *map(str, words)])
 
 
 def write_clos(path: Path, leaves: int, spines: int, nics: int, **edge: object) -> Json:
-    """A fabric.json of two tiers at 400 Gbit/s; NICs are n0, n1, … leaf by leaf."""
+    """Write a fabric.json of two tiers at 400 Gbit/s; NICs are n0, n1, … leaf by leaf."""
     nodes = [
         {"id": f"n{n}", "kind": "nic", "host": f"h{n // nics}", "rail": n % nics}
         for n in range(leaves * nics)
@@ -50,7 +50,7 @@ def write_clos(path: Path, leaves: int, spines: int, nics: int, **edge: object) 
 
 
 def write_permutation(path: Path, nics: int, *, seed: int = 7) -> None:
-    """A flows.csv in which every NIC sends to another at line rate."""
+    """Write a flows.csv in which every NIC sends to another at line rate."""
     order = [*range(nics)]
     Random(seed).shuffle(order)
     pairs = zip(order, order[1:] + order[:1], strict=True)
@@ -60,15 +60,15 @@ def write_permutation(path: Path, nics: int, *, seed: int = 7) -> None:
 
 @dataclass(frozen=True)
 class Judged:
-    """What a plan file says, checked against its fabric and flows."""
+    """A plan file that was checked against its fabric and flows."""
 
     plan: Json
     load: dict[Hop, float]
-    """Of each directed link, every flow being unphased."""
+    """Gbit/s on each directed link; all flows count, as none has a phase."""
     worst: float
 
     def ways(self) -> dict[str, list[tuple[list[int], list[Hop]]]]:
-        """QPs and hops of each flow's paths."""
+        """The QPs and hops of each flow's paths, by flow id."""
         return {
             route["flow"]: [(way["qps"], hops_of(way)) for way in route["paths"]]
             for route in self.plan["routes"]
@@ -76,20 +76,20 @@ class Judged:
 
 
 def read(path: Path) -> Any:
-    """JSON, plain or gzip."""
+    """Read JSON, plain or gzip."""
     raw = path.read_bytes()
     return json.loads(gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw)
 
 
 def hops_of(way: Json) -> list[Hop]:
-    """Directed links of a path."""
+    """The directed links of a path."""
     nodes = way["nodes"]
     ends = zip(nodes[:-1], nodes[1:], way["keys"], strict=True)
     return [(a, b, str(key)) for a, b, key in ends]
 
 
 def judge(plan_file: Path, fabric_file: Path, flows_file: Path) -> Judged:
-    """Assert that a plan is one of these flows on this fabric, and measure it."""
+    """Assert that a plan is for these flows on this fabric, and measure it."""
     plan, fabric = read(plan_file), read(fabric_file)
     capacity: dict[Hop, float] = {}
     for edge in fabric["edges"]:

@@ -1,4 +1,4 @@
-"""The stores that the contract holds of: each a way to open one, and to open it again."""
+"""The stores that must keep the contract, each with a way to open and reopen it."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from tests.support.redis_server import EVERY_SECOND, RedisServer, opened
 
 
 class Ticking:
-    """A clock whose every reading is one second later."""
+    """A clock that moves on by one second at every reading."""
 
     def __init__(self) -> None:
         self._seconds = 1_000.0
 
     def __call__(self) -> float:
-        """Unix seconds, of a kind."""
+        """Seconds, as if Unix time."""
         self._seconds += 1
         return self._seconds
 
 
 class StoreWorld(Protocol):
-    """Where one store lives; all that it keeps survives ``close`` and ``open``."""
+    """The place of one store; what is stored survives closing and opening it again."""
 
     async def open(self) -> Store:
-        """A store on what was kept; only one at a time."""
+        """Open a store on what was stored. Only one may be open at a time."""
         ...
 
 
@@ -42,19 +42,19 @@ class EmbeddedWorld:
         self._now = Ticking()
 
     async def open(self) -> Store:
-        """See ``StoreWorld``."""
+        """Implement ``StoreWorld.open``."""
         return await open_embedded(self.path, self._now)
 
 
 class RedisWorld:
-    """Some keys in a real redis-server that the tests of one process share."""
+    """Keys in a real redis-server that all tests of one process share."""
 
     def __init__(self, server: RedisServer) -> None:
         self.url = f"{server.url}?name={secrets.token_hex(4)}"
         self._now = Ticking()
 
     async def open(self) -> Store:
-        """See ``StoreWorld``."""
+        """Implement ``StoreWorld.open``."""
         return await opened(self.url, now=self._now)
 
 
@@ -63,7 +63,7 @@ WORLDS = ("embedded", "redis")
 
 @pytest.fixture(scope="session")
 def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    """One server for all; it does not wait for its disk."""
+    """One Redis server for all tests, which does not wait for its disk."""
     with RedisServer(tmp_path_factory.mktemp("redis"), *EVERY_SECOND) as server:
         yield server
 

@@ -1,4 +1,4 @@
-"""The conformance cases of FIB backends, on each of ours, and the command that runs them."""
+"""The conformance cases on each of our FIB backends, and the command that runs them."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ FAULTS = {
         " in b.sets.items()}, b.deletes))"
     ),
 }
-"""What is wrong with a backend, by the case that has to say so."""
+"""A fault of a backend, by the case that must report it."""
 
 
 def conformance(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """The command, run in a folder."""
+    """Run ``heddle-agent conformance`` in a folder."""
     return subprocess.run(
         [AGENT, "conformance", *words], cwd=folder, capture_output=True, text=True, check=False
     )
@@ -51,13 +51,13 @@ def conformance(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 OF_RULES = {Capability.ATOMIC_BATCH, Capability.COUNTERS, Capability.UNMATCHED}
 NOT_CLAIMED = {"sonic": OF_RULES, "sonic-ipv6": OF_RULES}
-"""What a backend of ours cannot do; all others can do all."""
+"""What some of our backends cannot do; all others can do everything."""
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
 def test_fib(backend: str, case: Case) -> None:
-    """The case holds on every backend of ours that can do what it takes."""
+    """Each case holds on every backend of ours that has the capabilities it needs."""
     result = run_case(BACKENDS[backend], case)
     lacks = case.needs & NOT_CLAIMED.get(backend, set())
     wanted = Verdict.NOT_ASKED if lacks else Verdict.HELD
@@ -65,7 +65,10 @@ def test_fib(backend: str, case: Case) -> None:
 
 
 def test_the_example_holds_all_that_it_claims() -> None:
-    """Every case but those of counters, which it does not claim; exit status 0, a line each."""
+    """The example passes every case but two of counters, which it does not claim.
+
+    The command prints a line for each case and ends with exit status 0.
+    """
     done = conformance(EXAMPLES, "--backend", "plain_switch:PlainBench")
     assert done.returncode == 0, done.stdout + done.stderr
     lines = done.stdout.splitlines()
@@ -80,7 +83,7 @@ def test_the_example_holds_all_that_it_claims() -> None:
 
 @pytest.mark.parametrize(("case", "fault"), FAULTS.items(), ids=FAULTS)
 def test_a_broken_backend_is_told_by_case(case: str, fault: str, tmp_path: Path) -> None:
-    """Exit status 1, and the case that is broken says what it found."""
+    """For a broken backend the exit status is 1, and the broken case says what it found."""
     (tmp_path / "plain_switch.py").write_text((EXAMPLES / "plain_switch.py").read_text())
     (tmp_path / "mine.py").write_text(BROKEN.format(fault=fault))
     done = conformance(tmp_path, "--backend", "mine:Bench", "--json")
@@ -92,7 +95,10 @@ def test_a_broken_backend_is_told_by_case(case: str, fault: str, tmp_path: Path)
 
 
 def test_what_cannot_be_run_is_refused(tmp_path: Path) -> None:
-    """Exit status 2 and a line with the cure; one case by name, or a name that there is not."""
+    """What cannot be run ends in exit status 2 and a line that says why.
+
+    One case can be chosen by name, and an unknown name is refused.
+    """
     for words, said in (
         (["--backend", "plain_switch"], "is not MODULE:NAME"),
         (["--backend", "nobody.knows:Bench"], "cannot be imported"),
@@ -108,7 +114,7 @@ def test_what_cannot_be_run_is_refused(tmp_path: Path) -> None:
 
 
 def test_what_a_backend_raises_is_a_broken_case() -> None:
-    """A stranger's error ends its case alone, and is told."""
+    """An error that a backend raises ends only its case, and is reported."""
 
     def opens(_table_size: int) -> None:
         raise OSError("the device is away")

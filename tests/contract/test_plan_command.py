@@ -1,4 +1,4 @@
-"""``heddle plan`` as outside tools meet it: files in, files, one line and an exit code out."""
+"""``heddle plan`` as outside tools see it: input files, output files, one line, an exit code."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ JOBS = """
 
 @pytest.fixture
 def world(tmp_path: Path) -> Path:
-    """A folder with 16 leaves of 4 NICs under 4 spines, and a permutation of them."""
+    """A folder with a fabric of 16 leaves of 4 NICs under 4 spines, and a permutation."""
     write_clos(tmp_path / "fabric.json", 16, 4, 4)
     write_permutation(tmp_path / "flows.csv", 64)
     return tmp_path
@@ -42,7 +42,7 @@ def files(world: Path) -> list[str | Path]:
 
 
 def test_permutation_at_the_bound(tmp_path: Path) -> None:
-    """64 leaves, 16 spines, 1,024 flows: no link above 1.0, proven, and the file agrees."""
+    """A permutation of 1,024 NICs has no link above 1.0, which is proven, and the file agrees."""
     write_clos(tmp_path / "fabric.json", 64, 16, 16)
     write_permutation(tmp_path / "flows.csv", 1024)
     result = heddle_plan(*files(tmp_path), "--out", tmp_path / "p.json", "--json")
@@ -57,7 +57,7 @@ def test_permutation_at_the_bound(tmp_path: Path) -> None:
 
 
 def test_one_line_of_json_and_nothing_else(world: Path) -> None:
-    """With --json standard output is one JSON line that agrees with the file."""
+    """With --json, standard output is one JSON line that agrees with the file."""
     result = heddle_plan(*files(world), "--out", world / "p.json.gz", "--json")
     line = json.loads(result.stdout)
     assert result.stdout.count("\n") == 1
@@ -70,7 +70,7 @@ def test_one_line_of_json_and_nothing_else(world: Path) -> None:
 
 
 def test_backups_stand_beside_paths(world: Path) -> None:
-    """Each path has its backup, with the same ends and none of its links between switches."""
+    """A backup has the ends of its path and none of the path's links between switches."""
     heddle_plan(*files(world), "--out", world / "p.json")
     judged = judge(world / "p.json", world / "fabric.json", world / "flows.csv")
     seen = 0
@@ -88,7 +88,7 @@ def test_backups_stand_beside_paths(world: Path) -> None:
 
 
 def test_same_input_same_plan(world: Path) -> None:
-    """Twice the same command: the same plan, but for the time it took."""
+    """The same command gives the same plan twice, except for the time it took."""
     plans = []
     for name in ("a.json", "b.json"):
         heddle_plan(*files(world), "--out", world / name)
@@ -99,7 +99,7 @@ def test_same_input_same_plan(world: Path) -> None:
 
 
 def test_repair_moves_what_crossed_the_dead_link(world: Path) -> None:
-    """--previous with a dead link: it is off every path, and ``changed`` counts who moved."""
+    """With --previous and a dead link, no path uses it and ``changed`` counts the moved flows."""
     heddle_plan(*files(world), "--out", world / "old.json")
     old = judge(world / "old.json", world / "fabric.json", world / "flows.csv")
     dead = next(hop for hop in old.load if hop[0] == "leaf3" and hop[1].startswith("spine"))
@@ -119,7 +119,7 @@ def test_repair_moves_what_crossed_the_dead_link(world: Path) -> None:
 
 
 def test_repair_of_nothing_changes_nothing(world: Path) -> None:
-    """A plan repaired without a failure is the plan."""
+    """A repair without a failure changes no path."""
     heddle_plan(*files(world), "--out", world / "old.json.gz")
     result = heddle_plan(
         *files(world), "--previous", world / "old.json.gz", "--out", world / "new.json", "--json"
@@ -129,7 +129,7 @@ def test_repair_of_nothing_changes_nothing(world: Path) -> None:
 
 
 def test_switch_down(world: Path) -> None:
-    """A node alone after --down is off every path."""
+    """A switch named by --down is off every path."""
     result = heddle_plan(*files(world), "--down", "spine2", "--out", world / "p.json")
     assert result.exit_code == 0
     judged = judge(world / "p.json", world / "fabric.json", world / "flows.csv")
@@ -137,7 +137,7 @@ def test_switch_down(world: Path) -> None:
 
 
 def test_one_of_two_parallel_links_down(world: Path) -> None:
-    """With a key --down takes one of parallel links, without one all of them."""
+    """With a key, --down takes one of the parallel links; without a key it takes all of them."""
     fabric = json.loads((world / "fabric.json").read_text())
     doubled = [edge | {"key": "b"} for edge in fabric["edges"] if "spine" in edge["target"]]
     fabric["edges"] += doubled
@@ -151,7 +151,7 @@ def test_one_of_two_parallel_links_down(world: Path) -> None:
 
 
 def test_flow_without_a_path_is_exit_3(world: Path) -> None:
-    """A NIC cut off leaves its flows unrouted, with the reason, and the others planned."""
+    """Flows of a NIC that is cut off are reported with the reason; the others are planned."""
     options = ["--down", "n5,leaf1", "--out", world / "p.json"]
     result = heddle_plan(*files(world), *options)
     assert result.exit_code == 3
@@ -164,7 +164,7 @@ def test_flow_without_a_path_is_exit_3(world: Path) -> None:
 
 
 def test_jobs_instead_of_flows_and_on_top_of_them(world: Path) -> None:
-    """Jobs become flows of their own; with a flow file they come on top."""
+    """Jobs become flows; with a flow file they are added to its flows."""
     (world / "jobs.yaml").write_text(JOBS)
     jobs = ["--jobs", world / "jobs.yaml", "--json"]
     alone = heddle_plan("--fabric", world / "fabric.json", *jobs)
@@ -176,7 +176,7 @@ def test_jobs_instead_of_flows_and_on_top_of_them(world: Path) -> None:
 
 
 def test_summary_for_people(world: Path) -> None:
-    """Without --json the certificate is told per tier, with its bound."""
+    """Without --json the certificate is printed for each tier, with its bound."""
     result = heddle_plan(*files(world), "--time-limit", "5")
     assert result.exit_code == 0
     assert "64 routed, 0 without a path" in result.stdout
@@ -186,7 +186,7 @@ def test_summary_for_people(world: Path) -> None:
 
 
 def test_no_flows_is_a_plan(world: Path) -> None:
-    """Nothing wanted: an empty plan, exit 0."""
+    """Without flows the plan is empty and the exit code is 0."""
     (world / "flows.csv").write_text("flow,src,dst,gbps,job,phase\n")
     result = heddle_plan(*files(world), "--out", world / "p.json")
     assert result.exit_code == 0
@@ -195,7 +195,7 @@ def test_no_flows_is_a_plan(world: Path) -> None:
 
 
 def test_installed_command(world: Path) -> None:
-    """The command as installed: packed input, one JSON line, no terminal tricks in a pipe."""
+    """The installed command reads packed input and writes one JSON line with no escape codes."""
     for name in ("fabric.json", "flows.csv"):
         (world / f"{name}.gz").write_bytes(gzip.compress((world / name).read_bytes()))
     command = [str(Path(sys.executable).with_name("heddle")), "plan", "--json"]
@@ -267,14 +267,14 @@ def test_bad_input_is_one_line_and_exit_2(
 
 
 def test_nothing_to_plan(world: Path) -> None:
-    """Neither flows nor jobs: told so, exit 2."""
+    """Without flows and jobs there is one line that says so, and exit code 2."""
     result = heddle_plan("--fabric", world / "fabric.json")
     assert result.exit_code == 2
     assert result.stderr == "error: nothing to plan: give --flows, --jobs or both\n"
 
 
 def test_flows_that_jobs_make_too(world: Path) -> None:
-    """An id of the flow file that a job's flow has as well is refused by name."""
+    """A flow id that is in the flow file and also made by a job is refused by name."""
     (world / "jobs.yaml").write_text(JOBS)
     jobs = ["--jobs", world / "jobs.yaml"]
     heddle_plan("--fabric", world / "fabric.json", *jobs, "--out", world / "p.json")
@@ -286,7 +286,7 @@ def test_flows_that_jobs_make_too(world: Path) -> None:
 
 
 def test_failed_write_leaves_the_old_plan(world: Path) -> None:
-    """What stands at --out stays until a whole new plan replaces it."""
+    """The file at --out stays as it is until a whole new plan replaces it."""
     out = world / "p.json"
     heddle_plan(*files(world), "--out", out)
     before = out.read_bytes()
@@ -296,7 +296,7 @@ def test_failed_write_leaves_the_old_plan(world: Path) -> None:
 
 
 def test_shares_are_multiples_of_a_qp(world: Path) -> None:
-    """Split by 3 QPs, every share is a whole number of thirds and agrees with its QPs."""
+    """With 3 QPs, every share is a whole number of thirds and agrees with its QPs."""
     write_clos(world / "fabric.json", 16, 3, 4)
     heddle_plan(*files(world), "--qps", "3", "--out", world / "p.json")
     plan = read(world / "p.json")

@@ -1,3 +1,5 @@
+"""The audit trail of every store: what is recorded, in which words, and that it is one chain."""
+
 from __future__ import annotations
 
 import asyncio
@@ -33,7 +35,7 @@ async def furnished(world: StoreWorld) -> Store:
 
 
 async def newest(store: Store) -> Any:
-    """The last record's entry."""
+    """The entry of the newest record."""
     page = await store.audit()
     return page.records[-1].entry
 
@@ -96,7 +98,7 @@ WRITES: dict[str, tuple[Any, str, str]] = {
 
 @pytest.mark.parametrize("kind", sorted(WRITES))
 async def test_every_change_is_recorded(world: StoreWorld, kind: str) -> None:
-    """A change tells who, under which id, what, before and after; its replay tells nothing."""
+    """A change records who, request id, action, before and after; its replay records nothing."""
     write, name, sides = WRITES[kind]
     store = await furnished(world)
     before = (await store.audit()).head
@@ -122,7 +124,7 @@ async def test_every_change_is_recorded(world: StoreWorld, kind: str) -> None:
 
 
 async def test_what_a_person_reads(world: StoreWorld) -> None:
-    """States are told as words; jobs as they were asked for; the overlay by what it is."""
+    """States are recorded as words, jobs as requested, the overlay as what it is."""
     store = await furnished(world)
     await store.set_link_state("f1", LinkName("l0", "s0"), State.DOWN)
     entry = await newest(store)
@@ -139,7 +141,7 @@ async def test_what_a_person_reads(world: StoreWorld) -> None:
 
 
 async def test_without_a_request_id(world: StoreWorld) -> None:
-    """The id of the call stands where the client gave none."""
+    """If the client gave no request id, the id of the call is recorded."""
     store = await furnished(world)
     await store.delete_job("f1", "j1", request=ANN)
     assert (await newest(store)).request == "c1"
@@ -147,7 +149,7 @@ async def test_without_a_request_id(world: StoreWorld) -> None:
 
 
 async def test_what_changes_nothing_is_not_recorded(world: StoreWorld) -> None:
-    """Refusals, states that are there already, and facts add no record."""
+    """Refused writes, states that were set already, and facts add no record."""
     store = await furnished(world)
     head = (await store.audit()).head
     with pytest.raises(AlreadyExists):
@@ -169,7 +171,7 @@ async def test_what_changes_nothing_is_not_recorded(world: StoreWorld) -> None:
 
 
 async def test_reuse_is_not_recorded(world: StoreWorld) -> None:
-    """An id that stands for another request is refused, and leaves no record."""
+    """A request id that was used for another request is refused and leaves no record."""
     store = await furnished(world)
     await store.delete_job("f1", "j1", request=Request("r1"))
     head = (await store.audit()).head
@@ -180,7 +182,7 @@ async def test_reuse_is_not_recorded(world: StoreWorld) -> None:
 
 
 async def test_one_chain(world: StoreWorld) -> None:
-    """Numbers go up by one from 1, over all fabrics and over restarts; pages make the whole."""
+    """Numbers go up by one from 1, over all fabrics and restarts; pages make up the whole."""
     store = await furnished(world)
     await store.put_fabric("f2", clos())
     await store.close()
@@ -198,7 +200,7 @@ async def test_one_chain(world: StoreWorld) -> None:
 
 
 async def test_many_at_once(world: StoreWorld) -> None:
-    """Writes that come together are a chain all the same."""
+    """Writes at the same time still make one chain."""
     store = await furnished(world)
     await asyncio.gather(
         *(
@@ -213,7 +215,7 @@ async def test_many_at_once(world: StoreWorld) -> None:
 
 
 async def test_altered_records_show(world: StoreWorld) -> None:
-    """A record that is altered, taken out or moved breaks the chain at its place."""
+    """A record that is altered, removed or moved breaks the chain at its place."""
     store = await furnished(world)
     page = await store.audit()
     one, two, three = page.records
@@ -231,7 +233,7 @@ async def test_altered_records_show(world: StoreWorld) -> None:
 
 
 async def test_overlay_survives(world: StoreWorld) -> None:
-    """The overlay's flag is intent: kept over a restart and a new fabric, told by every reader."""
+    """The overlay's flag is intent: it survives a restart and a new fabric; all readers see it."""
     store = await furnished(world)
     version = (await store.versions("f1")).intent
     summary = await store.set_overlay("f1", withdrawn=True)
@@ -252,7 +254,7 @@ async def test_overlay_survives(world: StoreWorld) -> None:
 
 
 async def test_overlay_replay(world: StoreWorld) -> None:
-    """The same request answers as the first did, although the flag is another by now."""
+    """A replay answers as the first request did, although the flag has changed since."""
     store = await furnished(world)
     first = await store.set_overlay("f1", withdrawn=True, request=Request("r1"))
     await store.set_overlay("f1", withdrawn=False)

@@ -1,3 +1,5 @@
+"""The change feed of every store: who is woken by which write."""
+
 from __future__ import annotations
 
 import asyncio
@@ -14,19 +16,19 @@ from tests.support.waiting import PATIENCE
 
 
 async def heard(changes: AsyncIterator[str]) -> str:
-    """The next name."""
+    """The next name from the feed."""
     async with asyncio.timeout(PATIENCE):
         return await anext(changes)
 
 
 async def silent(changes: AsyncIterator[str], store: Store) -> bool:
-    """Whether nothing is heard before a change of a fabric made to end the silence."""
+    """Whether nothing is heard until a fabric is changed to end the silence."""
     await store.put_fabric("end", clos())
     return await heard(changes) == "end"
 
 
 async def test_every_fabric_at_the_start(store: Store) -> None:
-    """Who begins to watch is told of everything once: it cannot know what it missed."""
+    """A new watcher is told every fabric once, since it cannot know what it missed."""
     for name in ("f1", "f2"):
         await store.put_fabric(name, clos())
     changes = store.changes()
@@ -35,7 +37,7 @@ async def test_every_fabric_at_the_start(store: Store) -> None:
 
 
 async def test_every_write_of_intent_is_heard(store: Store) -> None:
-    """Fabric, states, reports, jobs and demands each wake the loop."""
+    """Each write of a fabric, a state, a job or demands wakes the watchers."""
     await store.put_fabric("f1", clos())
     changes = store.changes()
     await heard(changes)
@@ -56,7 +58,7 @@ async def test_every_write_of_intent_is_heard(store: Store) -> None:
 
 
 async def test_slow_watchers_hear_once(store: Store) -> None:
-    """Names that were not yet taken are told once however often they changed."""
+    """A name that is not yet taken is told once, however often it changes."""
     await store.put_fabric("f1", clos())
     changes = store.changes()
     await heard(changes)
@@ -67,7 +69,7 @@ async def test_slow_watchers_hear_once(store: Store) -> None:
 
 
 async def test_facts_only_for_those_who_ask(store: Store) -> None:
-    """The loop does not wake itself; those who show facts hear of them."""
+    """Facts wake only watchers that ask for them, so the loop does not wake itself."""
     await store.put_fabric("f1", clos())
     epoch = await store.acquire_leadership("c1")
     loop, screen = store.changes(), store.changes(facts=True)
@@ -79,7 +81,7 @@ async def test_facts_only_for_those_who_ask(store: Store) -> None:
 
 
 async def test_refused_writes_are_silent(store: Store) -> None:
-    """Nothing was written, nobody is woken."""
+    """A refused write wakes nobody."""
     await store.put_fabric("f1", clos())
     changes = store.changes()
     await heard(changes)
@@ -89,7 +91,7 @@ async def test_refused_writes_are_silent(store: Store) -> None:
 
 
 async def test_a_cancelled_write_is_heard(store: Store) -> None:
-    """Whoever asked may be gone; what was written wakes the watchers all the same."""
+    """A write wakes the watchers even if its caller has been cancelled."""
     await store.put_fabric("f1", clos())
     changes = store.changes()
     await heard(changes)
@@ -102,7 +104,7 @@ async def test_a_cancelled_write_is_heard(store: Store) -> None:
 
 
 async def test_close_ends_all(store: Store) -> None:
-    """Watchers end, waiters for leadership are told, and later calls are refused."""
+    """``close`` ends watchers, tells waiters for leadership, and refuses later calls."""
     await store.put_fabric("f1", clos())
     epoch = await store.acquire_leadership("c1")
     changes = store.changes()

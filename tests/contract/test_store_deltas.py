@@ -1,4 +1,4 @@
-"""Plans that differ little from one another are not written again, and come back whole."""
+"""Plans that differ little from others are stored as differences, and come back whole."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ Made = tuple[Plan, Entries]
 
 
 def two_zones() -> Fabric:
-    """128 NICs in each, so that one link is little of the whole."""
+    """Two zones of 128 NICs each, so that one link is a small part of the whole."""
     return three_tier(
         zones=2, leaves=16, spines=8, nics_per_leaf=8, cores=8, taper=1.0, name="two-zones"
     )
 
 
 def losses(fabric: Fabric, count: int) -> list[Made]:
-    """A plan of two permutations, and what becomes of it as links go and come."""
+    """A plan of two permutations, and its repairs while links fail and return."""
     options = Options()
     plan = solve(fabric, permutations(fabric, seed=3, sets=2), options=options)
     made = [(plan, entries_after(plan))]
@@ -53,7 +53,7 @@ def losses(fabric: Fabric, count: int) -> list[Made]:
 
 
 async def commit(store: Store, epoch: int, generation: int, made: Made) -> Committed:
-    """As the generation of that number."""
+    """Commit a plan as the given generation."""
     plan, entries = made
     return await store.commit(
         "f1",
@@ -66,7 +66,7 @@ async def commit(store: Store, epoch: int, generation: int, made: Made) -> Commi
 
 
 def same(one: Committed | None, other: Committed) -> bool:
-    """Whether two are equal in every number; their fabrics' structure apart, which is large."""
+    """Whether two plans are equal in every number, except for the structure of their fabrics."""
     assert one is not None
     plans = [
         replace(c.plan, fabric=Fabric(other.plan.fabric.structure, *states(c)))
@@ -80,14 +80,14 @@ def same(one: Committed | None, other: Committed) -> bool:
 
 
 def states(committed: Committed) -> tuple[Ints, Ints]:
-    """Of links and nodes."""
+    """The states of links and of nodes."""
     return committed.plan.fabric.link_state, committed.plan.fabric.node_state
 
 
 async def test_plans_after_losses(world: StoreWorld) -> None:
-    """Each comes back as it was committed, by its generation too, also in the next process.
+    """Each plan is read back as committed, by generation too, also by the next process.
 
-    Some get another certificate, whole or as what differs.
+    Some plans get another certificate, stored whole or as a difference.
     """
     store = await world.open()
     await store.put_fabric("f1", two_zones())
@@ -115,7 +115,7 @@ async def test_plans_after_losses(world: StoreWorld) -> None:
 
 
 async def test_a_lost_link_is_little_to_write(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """The file gets a small part of what a whole plan takes, and keeps no more than is needed."""
+    """A lost link adds a small part of a whole plan to the file, which keeps only what it needs."""
     world = EmbeddedWorld(tmp_path_factory.mktemp("store"))
     store = await world.open()
     await store.put_fabric("f1", two_zones())
@@ -129,7 +129,7 @@ async def test_a_lost_link_is_little_to_write(tmp_path_factory: pytest.TempPathF
     assert len(sizes) == len(made), "each by what it changed, also those that others stand on"
     assert sum(size > whole / 8 for size in sizes) == 1
     assert sizes[0] > 0
-    other = made[0][0].flows.with_qps(2)  # nothing is a delta of a plan of other flows
+    other = made[0][0].flows.with_qps(2)  # a plan of other flows is no delta
     plan = solve(made[0][0].fabric, other, options=Options())
     await commit(store, epoch, len(made) + 1, (plan, entries_after(plan)))
     assert sum(size > whole / 8 for size in plan_sizes(world)) == 2
@@ -139,9 +139,9 @@ async def test_a_lost_link_is_little_to_write(tmp_path_factory: pytest.TempPathF
 async def test_what_is_kept_is_made_short_again(
     world: StoreWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The newest plan is stored whole after many deltas: at once, or when the store is asked to.
+    """The newest plan is stored whole after many deltas, at once or when the store is asked to.
 
-    Others know it as before, and go on from it.
+    Other processes read it as before and go on from it.
     """
     store = await world.open()
     await store.put_fabric("f1", two_zones())
@@ -167,14 +167,14 @@ async def test_what_is_kept_is_made_short_again(
 
 
 def stored(store: Store, generation: int) -> int:
-    """How many values are read for a plan."""
+    """The number of values that are read for a plan."""
     row = plans.plan_row(store.applier.view("f1"), generation)
     assert row is not None
     return len(row.blobs)
 
 
 def plan_sizes(world: EmbeddedWorld) -> list[int]:
-    """Bytes of all plans in the file, least first."""
+    """The sizes in bytes of all plans in the file, smallest first."""
     with closing(sqlite3.connect(world.path)) as connection:
         rows = connection.execute("SELECT length(body) FROM blobs WHERE id LIKE 'plan-%'")
         return sorted(size for (size,) in rows)
@@ -182,7 +182,7 @@ def plan_sizes(world: EmbeddedWorld) -> list[int]:
 
 @pytest.mark.parametrize("turn", range(1, 7))
 def test_a_delta_comes_back(turn: int) -> None:
-    """Of any of these plans beside the first, and of one beside itself."""
+    """The delta between any of these plans and the first is read back, also an empty one."""
     made = losses(two_zones(), 6)
     base = made[0][0], Program(1, 1, 1, made[0][1])
     for plan, entries in (made[0], made[turn]):

@@ -1,3 +1,5 @@
+"""Fabrics in every store: structure, states, etags and revisions."""
+
 from __future__ import annotations
 
 from dataclasses import replace
@@ -14,7 +16,7 @@ from tests.support.store_samples import clos, plain
 
 
 async def test_put_is_got_back(store: Store) -> None:
-    """A fabric comes back as it was put, states included, links and nodes in the same rows."""
+    """A fabric is read back as it was put, with states, and links and nodes in the same rows."""
     fabric = clos().with_links({5: State.DRAINED}).with_nodes({0: State.DOWN})
     put = await store.put_fabric("f1", fabric, title="Lab")
     got = await store.get_fabric("f1")
@@ -25,7 +27,7 @@ async def test_put_is_got_back(store: Store) -> None:
 
 
 async def test_faulty_is_refused(store: Store) -> None:
-    """What could not be read back is not kept: a fabric in two halves."""
+    """A faulty fabric, whose links join nodes to themselves, is refused and not stored."""
     fabric = clos()
     links = fabric.structure.links
     cut = replace(links, b=links.a.copy(), a=links.a)
@@ -37,7 +39,7 @@ async def test_faulty_is_refused(store: Store) -> None:
 
 
 async def test_unknown_is_not_found(store: Store) -> None:
-    """Every question about a fabric that is not there says so."""
+    """Every question about an unknown fabric raises NotFound."""
     for question in (
         store.get_fabric("f1"),
         store.intent("f1"),
@@ -51,7 +53,7 @@ async def test_unknown_is_not_found(store: Store) -> None:
 
 
 async def test_list_by_name_and_page(store: Store) -> None:
-    """Fabrics come by name, page by page."""
+    """Fabrics are listed by name, page by page."""
     for name in ("b", "c", "a"):
         await store.put_fabric(name, clos())
     assert [f.name for f in await store.list_fabrics()] == ["a", "b", "c"]
@@ -62,7 +64,7 @@ async def test_list_by_name_and_page(store: Store) -> None:
 
 
 async def test_etag_guards_a_put(store: Store) -> None:
-    """An etag that is not the stored one is refused and nothing changes."""
+    """A put with an etag that is not the stored one is refused and changes nothing."""
     first = await store.put_fabric("f1", clos())
     second = await store.put_fabric("f1", clos(spines=3), etag=first.etag)
     with pytest.raises(Conflict):
@@ -74,7 +76,7 @@ async def test_etag_guards_a_put(store: Store) -> None:
 
 
 async def test_revision_grows_with_the_structure_only(store: Store) -> None:
-    """States, even those of a put, leave the revision; another structure moves it."""
+    """States, even those of a put, keep the revision; another structure raises it."""
     await store.put_fabric("f1", clos())
     await store.set_switch_state("f1", "s0", State.DOWN)
     again = await store.put_fabric("f1", clos().with_links({0: State.DOWN}))
@@ -84,7 +86,7 @@ async def test_revision_grows_with_the_structure_only(store: Store) -> None:
 
 
 async def test_link_state(store: Store) -> None:
-    """A link is found by its ends in either order; its state, time and version are kept."""
+    """A link is found by its ends in either order; its new state and time are stored."""
     await store.put_fabric("f1", clos())
     record = await store.set_link_state("f1", LinkName("s1", "l0"), State.DRAINED)
     assert (record.admin_state, record.gbps) == (
@@ -100,7 +102,7 @@ async def test_link_state(store: Store) -> None:
 
 
 async def test_setting_what_is_set_writes_nothing(store: Store) -> None:
-    """The same state again moves neither version nor etag nor time."""
+    """Setting the same state again changes no version, etag or time."""
     await store.put_fabric("f1", clos())
     await store.set_link_state("f1", LinkName("l0", "s1"), State.DOWN)
     await store.set_switch_state("f1", "s0", State.DRAINED)
@@ -112,7 +114,7 @@ async def test_setting_what_is_set_writes_nothing(store: Store) -> None:
 
 
 async def test_states_of_what_is_not_there(store: Store) -> None:
-    """A link or switch that the fabric lacks, and a NIC, are not found."""
+    """An unknown link or switch, and a NIC, are not found."""
     await store.put_fabric("f1", clos())
     with pytest.raises(NotFound, match="fabrics/f1/links/l0,s9,0"):
         await store.set_link_state("f1", LinkName("l0", "s9"), State.DOWN)
@@ -125,7 +127,7 @@ async def test_states_of_what_is_not_there(store: Store) -> None:
 
 
 async def test_etag_changes_with_administrative_states(store: Store) -> None:
-    """Who read a fabric before an operator's change cannot put over it."""
+    """A client that read a fabric before an operator's change cannot overwrite it."""
     first = await store.put_fabric("f1", clos())
     await store.set_switch_state("f1", "s0", State.DRAINED)
     second = await store.get_fabric("f1")
@@ -137,7 +139,7 @@ async def test_etag_changes_with_administrative_states(store: Store) -> None:
 
 
 async def test_put_keeps_the_times_of_links_that_stand_as_before(store: Store) -> None:
-    """Links that change by a put are stamped, the others keep their time, new ones have none."""
+    """A put stamps links whose state it changes; others keep their time; new ones have none."""
     await store.put_fabric("f1", clos())
     await store.set_link_state("f1", LinkName("l0", "s1"), State.DOWN)
     before = await store.get_fabric("f1")
@@ -154,7 +156,7 @@ async def test_put_keeps_the_times_of_links_that_stand_as_before(store: Store) -
 
 
 async def test_survives_reopening(world: StoreWorld) -> None:
-    """Another process finds what the one before had been told."""
+    """The next process finds what was stored."""
     store = await world.open()
     await store.put_fabric("f1", clos(), title="Lab")
     await store.set_link_state("f1", LinkName("l0", "s1"), State.DRAINED)

@@ -1,3 +1,5 @@
+"""Jobs and demands in every store: names, hosts, etags and refusals."""
+
 from __future__ import annotations
 
 import asyncio
@@ -33,7 +35,7 @@ async def fabric(store: Store) -> Store:
 
 
 async def test_submitted_is_got_back(fabric: Store) -> None:
-    """A job comes back as it was submitted, ACCEPTED, and moves the intent's version."""
+    """A job is read back as submitted, ACCEPTED, and raises the version of the intent."""
     record = await fabric.submit_job("f1", job())
     assert record.job == job()
     assert record.facts.state == JobState.ACCEPTED
@@ -44,7 +46,7 @@ async def test_submitted_is_got_back(fabric: Store) -> None:
 
 
 async def test_names_are_unique(fabric: Store) -> None:
-    """A second job of a name is refused; the first stays."""
+    """A second job with the same name is refused, and the first stays."""
     first = await fabric.submit_job("f1", job())
     with pytest.raises(AlreadyExists, match="fabrics/f1/jobs/j1"):
         await fabric.submit_job("f1", job(hosts=("h0.1", "h1.1")))
@@ -52,7 +54,7 @@ async def test_names_are_unique(fabric: Store) -> None:
 
 
 async def test_hosts_have_one_job(fabric: Store) -> None:
-    """A job on hosts in use is refused whole, and told which job has which host."""
+    """A job on hosts in use is refused as a whole, and told which job has which host."""
     await fabric.submit_job("f1", job())
     with pytest.raises(FailedPrecondition) as caught:
         await fabric.submit_job("f1", job("j2", ("h0.1", "h1.0", "h0.0")))
@@ -74,7 +76,7 @@ async def test_one_of_many_at_once(fabric: Store) -> None:
 
 
 async def test_update_replaces_the_specification(fabric: Store) -> None:
-    """A new etag, ACCEPTED again, made when the job was; old hosts free, new ones taken."""
+    """An update gives a new etag, keeps the creation time, frees old hosts and takes new ones."""
     first = await fabric.submit_job("f1", job())
     second = await fabric.update_job("f1", job(hosts=("h0.1", "h1.0")), etag=first.etag)
     assert (await fabric.get_job("f1", "j1")) == second
@@ -86,7 +88,7 @@ async def test_update_replaces_the_specification(fabric: Store) -> None:
 
 
 async def test_an_update_to_what_it_is_changes_nothing(fabric: Store) -> None:
-    """The job is answered as it stands, with all that is known of it; also when asked twice."""
+    """An update to the same specification returns the job with its facts, also when repeated."""
     first = await fabric.submit_job("f1", job())
     epoch = await fabric.acquire_leadership("c1")
     facts = JobFacts(first.etag, JobState.PROGRAMMED, "", 4, 0, 3, 5.0)
@@ -102,7 +104,7 @@ async def test_an_update_to_what_it_is_changes_nothing(fabric: Store) -> None:
 
 
 async def test_refused_update_changes_nothing(fabric: Store) -> None:
-    """Another's hosts, an old etag, or a job that is not there leave all as it was."""
+    """An update is refused for hosts in use, an old etag or an unknown job, and changes nothing."""
     first = await fabric.submit_job("f1", job())
     await fabric.submit_job("f1", job("j2", ("h0.1",)))
     with pytest.raises(FailedPrecondition):
@@ -117,7 +119,7 @@ async def test_refused_update_changes_nothing(fabric: Store) -> None:
 
 
 async def test_delete_frees_hosts_and_name(fabric: Store) -> None:
-    """Gone is gone; the name and the hosts can be had again, under another etag."""
+    """A deleted job is gone; its name and hosts can be used again, with another etag."""
     first = await fabric.submit_job("f1", job())
     with pytest.raises(Conflict):
         await fabric.delete_job("f1", "j1", etag="old")
@@ -131,7 +133,7 @@ async def test_delete_frees_hosts_and_name(fabric: Store) -> None:
 
 
 async def test_list_by_name_and_page(fabric: Store) -> None:
-    """Jobs come by name, page by page."""
+    """Jobs are listed by name, page by page."""
     for name, host in (("b", "h0.0"), ("c", "h0.1"), ("a", "h1.0")):
         await fabric.submit_job("f1", job(name, (host,)))
     assert [r.job.name for r in await fabric.list_jobs("f1")] == ["a", "b", "c"]
@@ -140,7 +142,7 @@ async def test_list_by_name_and_page(fabric: Store) -> None:
 
 
 async def test_fabrics_do_not_mix(fabric: Store) -> None:
-    """The same names in two fabrics are different things."""
+    """The same job names in two fabrics are different jobs."""
     await fabric.put_fabric("f2", clos())
     await fabric.submit_job("f1", job())
     await fabric.submit_job("f2", job())
@@ -150,7 +152,7 @@ async def test_fabrics_do_not_mix(fabric: Store) -> None:
 
 
 async def test_demands_are_replaced_whole(fabric: Store) -> None:
-    """A set is what was put last; it is part of the intent until deleted."""
+    """A demand set is what was put last, and part of the intent until it is deleted."""
     first = await fabric.put_demands("f1", "d1", demands(("n0.0", "n1.0")))
     wanted = demands(("n0.1", "n1.0"), ("n1.0", "n0.1"))
     second = await fabric.put_demands("f1", "d1", wanted)
@@ -180,7 +182,7 @@ async def test_survives_reopening(world: StoreWorld) -> None:
 
 
 async def test_one_of_many_sets_with_an_id_is_stored(fabric: Store) -> None:
-    """However many are put at once: one is acknowledged, each other is told whose the id is."""
+    """Of sets with one flow id put at once, one is stored; the others are told whose id it is."""
     asked = [fabric.put_demands("f1", f"d{n}", demands(("n0.0", "n1.0"))) for n in range(20)]
     answers = await asyncio.gather(*asked, return_exceptions=True)
     stored = (await fabric.intent("f1")).demands
@@ -194,7 +196,7 @@ async def test_one_of_many_sets_with_an_id_is_stored(fabric: Store) -> None:
 
 
 async def test_sets_with_ids_of_their_own_are_stored_at_once(fabric: Store) -> None:
-    """None is refused because others come between."""
+    """Sets with ids of their own are all stored, even if they come at once."""
     asked = [
         fabric.put_demands("f1", f"d{n}", demands(("n0.0", "n1.0"), ids=f"d{n}-"))
         for n in range(20)
@@ -205,7 +207,7 @@ async def test_sets_with_ids_of_their_own_are_stored_at_once(fabric: Store) -> N
 
 @pytest.mark.parametrize("jobs_first", [True, False])
 async def test_ids_of_a_jobs_flows_are_the_jobs(fabric: Store, *, jobs_first: bool) -> None:
-    """Whichever comes first keeps them; names the other, also where both come at once."""
+    """A flow id goes to the job or set that comes first; the other is refused, naming the job."""
     wanted = demands(("n0.0", "n1.0"), ids="j1/dp/n0.0->n1.")
     put = fabric.put_demands("f1", "d1", wanted)
     submit = fabric.submit_job("f1", job())
@@ -226,7 +228,7 @@ async def test_ids_of_a_jobs_flows_are_the_jobs(fabric: Store, *, jobs_first: bo
 
 
 async def test_a_set_put_again_is_answered_as_it_stands(fabric: Store) -> None:
-    """The same content writes nothing; an own id may stay, and be given up to another set."""
+    """The same content writes nothing; a set may keep its own id, or give it up to another set."""
     wanted = demands(("n0.0", "n1.0"))
     first = await fabric.put_demands("f1", "d1", wanted)
     before = await fabric.versions("f1")
@@ -240,7 +242,7 @@ async def test_a_set_put_again_is_answered_as_it_stands(fabric: Store) -> None:
 
 
 async def test_hosts_of_any_name(world: StoreWorld) -> None:
-    """Names that a file may hold are told apart, and still known by the next process."""
+    """Hosts of any name are told apart, and are still known to the next process."""
     hosts = ("a\0b", "a\0c", "a", "a\\0b", 'ä"\n', "x/y", "\u2028")
     store = await world.open()
     document = fabric_document(clos(hosts=4))

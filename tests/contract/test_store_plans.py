@@ -1,3 +1,5 @@
+"""Plans in every store: commits, leadership, certificates, facts and what is programmed."""
+
 from __future__ import annotations
 
 import asyncio
@@ -28,7 +30,7 @@ BETTER = Certificate(1.0, 0.75, "lp", (TierCertificate("leaf-spine", 1.0, 0.75),
 
 
 async def commit(store: Store, epoch: int, generation: int) -> Committed:
-    """Commit the sample plan on the present intent."""
+    """Commit the sample plan on the current intent."""
     intent = await store.intent("f1")
     plan = plan_of(intent.fabric)
     return await store.commit(
@@ -51,7 +53,7 @@ async def led(store: Store) -> Store:
 
 
 async def test_committed_is_got_back(led: Store) -> None:
-    """The newest plan comes back as committed; before the first there is none."""
+    """The newest plan is read back as committed; before the first commit there is none."""
     assert await led.committed("f1") is None
     done = await commit(led, 1, 1)
     assert done.facts.commit_time > 0
@@ -61,7 +63,7 @@ async def test_committed_is_got_back(led: Store) -> None:
 
 
 async def test_commit_leaves_the_intent_alone(led: Store) -> None:
-    """A plan, acks and job facts move the version of the facts, never that of the intent."""
+    """A plan, acks and job facts change the version of the facts, never that of the intent."""
     before = await led.versions("f1")
     await commit(led, 1, 1)
     await led.record_programmed("f1", epoch=1, programmed=Programmed(0, {"l0": 1}, 7.0))
@@ -73,7 +75,7 @@ async def test_commit_leaves_the_intent_alone(led: Store) -> None:
 
 
 async def test_stale_epoch(led: Store) -> None:
-    """Whoever led before can write nothing: no plan, no ack, no fact."""
+    """A former leader can write nothing: no plan, certificate, ack or fact."""
     await led.release_leadership(1)
     assert await led.acquire_leadership("c2") == 2
     etag = (await led.get_job("f1", "j1")).etag
@@ -91,7 +93,7 @@ async def test_stale_epoch(led: Store) -> None:
 
 @pytest.mark.parametrize("generation", [1, 3])
 async def test_stale_generation(led: Store, generation: int) -> None:
-    """A commit follows the newest plan, or is refused."""
+    """A commit must follow the newest plan, or it is refused."""
     first = await commit(led, 1, 1)
     with pytest.raises(StaleGeneration):
         await commit(led, 1, generation)
@@ -99,7 +101,7 @@ async def test_stale_generation(led: Store, generation: int) -> None:
 
 
 async def test_program_must_be_of_its_commit(led: Store) -> None:
-    """A program with another epoch or generation than the commit's is a mistake of the caller."""
+    """A program of another epoch or generation than its commit is an error of the caller."""
     plan = plan_of((await led.intent("f1")).fabric)
     for program in (program_of(plan, 2, 1), program_of(plan, 1, 2)):
         with pytest.raises(ValueError, match="generation"):
@@ -114,7 +116,7 @@ async def test_program_must_be_of_its_commit(led: Store) -> None:
 
 
 async def test_old_plans_are_kept_a_while_then_trimmed(led: Store) -> None:
-    """The plan before is still there by its generation; of one long past a summary is."""
+    """Recent plans are read back by generation; of older ones only summaries are kept."""
     last = KEPT + 2
     for generation in range(1, last + 1):
         await commit(led, 1, generation)
@@ -133,7 +135,10 @@ async def test_old_plans_are_kept_a_while_then_trimmed(led: Store) -> None:
 
 
 async def test_what_is_gone_back_to_is_intent(world: StoreWorld) -> None:
-    """Told by every reader until it is over, kept over a restart; a replay changes nothing."""
+    """A rollback is intent: all readers see it until it ends, and it survives a restart.
+
+    A replay changes nothing.
+    """
     store = await world.open()
     await store.put_fabric("f1", clos())
     assert await store.acquire_leadership("c1") == 1
@@ -158,14 +163,14 @@ async def test_what_is_gone_back_to_is_intent(world: StoreWorld) -> None:
 
 
 async def test_plan_outlives_the_fabric_it_was_made_on(led: Store) -> None:
-    """A plan speaks of the fabric as it was, also when another has been put."""
+    """A plan keeps the fabric that it was made on, even after another one is put."""
     done = await commit(led, 1, 1)
     await led.put_fabric("f1", clos(spines=3))
     assert plain(await led.committed("f1")) == plain(done)
 
 
 async def test_commit_on_a_fabric_that_was_just_replaced(led: Store) -> None:
-    """The structure of a plan is kept even if the store has let go of it meanwhile."""
+    """The structure of a plan is stored even if the store has dropped it meanwhile."""
     plan = plan_of((await led.intent("f1")).fabric.with_links({0: State.DRAINED}))
     await led.put_fabric("f1", clos(spines=3))
     done = await led.commit(
@@ -180,7 +185,7 @@ async def test_commit_on_a_fabric_that_was_just_replaced(led: Store) -> None:
 
 
 async def test_a_better_certificate(world: StoreWorld) -> None:
-    """The newest plan gets another certificate, for good, told as a fact; the rest stays."""
+    """The newest plan gets another certificate for good, announced as a fact; the rest stays."""
     store = await world.open()
     await store.put_fabric("f1", clos())
     await store.acquire_leadership("c1")
@@ -197,7 +202,7 @@ async def test_a_better_certificate(world: StoreWorld) -> None:
 
 
 async def test_a_certificate_of_another_plan(led: Store) -> None:
-    """One that comes too late, or for a plan that is not there, changes nothing."""
+    """A certificate for an older or an unknown plan changes nothing."""
     assert not await led.certify("f1", epoch=1, generation=1, certificate=BETTER)
     await commit(led, 1, 1)
     second = await commit(led, 1, 2)
@@ -228,7 +233,7 @@ async def test_programmed_only_grows(led: Store) -> None:
 
 
 async def test_switches_that_come_hold_nothing(led: Store) -> None:
-    """A switch of a fabric that is put again has not come to a plan from before it was there."""
+    """A switch that is new in the fabric has not programmed any earlier plan."""
     await commit(led, 1, 1)
     await led.record_programmed("f1", epoch=1, programmed=Programmed(1, time=7.0))
     await led.put_fabric("f1", clos(spines=3))
@@ -243,7 +248,7 @@ async def test_switches_that_come_hold_nothing(led: Store) -> None:
 
 
 async def test_what_a_plan_was_kept_for_only_grows(led: Store) -> None:
-    """The version stays over commits; an older one, or one of a leader before, changes nothing."""
+    """``kept_for`` survives commits; an older version, or a former leader, cannot change it."""
     first = await commit(led, 1, 1)
     assert (first.kept_for, first.answered_version) == (0, first.program.intent_version)
     await led.record_kept("f1", epoch=1, version=70)
@@ -261,7 +266,7 @@ async def test_what_a_plan_was_kept_for_only_grows(led: Store) -> None:
 
 
 async def test_facts_are_true_of_one_specification(led: Store) -> None:
-    """Facts found for a specification that has been replaced are dropped."""
+    """Facts for a specification that has been replaced are dropped."""
     old = await led.get_job("f1", "j1")
     facts = JobFacts(old.etag, JobState.DEGRADED, "no path", 4, 1, 7, 9.0)
     await led.record_jobs("f1", epoch=1, facts={"j1": facts, "gone": facts})
@@ -272,7 +277,7 @@ async def test_facts_are_true_of_one_specification(led: Store) -> None:
 
 
 async def test_epochs_only_grow(world: StoreWorld) -> None:
-    """Across leaders and processes, and above what an agent remembers."""
+    """Epochs grow across leaders and processes, and above the highest that an agent knows."""
     store = await world.open()
     assert await store.acquire_leadership("c1") == 1
     await store.release_leadership(1)
@@ -284,7 +289,7 @@ async def test_epochs_only_grow(world: StoreWorld) -> None:
 
 
 async def test_one_leads_at_a_time(store: Store) -> None:
-    """The second waits for the first, who learns that it leads no more."""
+    """A second leader waits for the first, which learns that it no longer leads."""
     first = await store.acquire_leadership("c1")
     waiting = asyncio.create_task(store.acquire_leadership("c2"))
     lost = asyncio.create_task(store.leadership_lost(first))
@@ -303,7 +308,7 @@ async def test_one_leads_at_a_time(store: Store) -> None:
 
 
 async def test_survives_reopening(world: StoreWorld) -> None:
-    """The next process finds plan, program, acks and facts, and can follow on."""
+    """The next process finds plan, program, acks and facts, and can commit the next plan."""
     store = await world.open()
     await store.put_fabric("f1", clos())
     await store.submit_job("f1", job())

@@ -1,3 +1,5 @@
+"""Request ids in every store: a replay answers again, and reuse is refused."""
+
 from __future__ import annotations
 
 import asyncio
@@ -15,7 +17,7 @@ from tests.support.store_samples import clos, demands, job, plain
 
 Write = Callable[[Store, Request], Awaitable[Any]]
 
-# What is asked, and the same kind of request with another content.
+# A request, and a request of the same kind with other content.
 WRITES: dict[str, tuple[Write, Write]] = {
     "put_fabric": (
         lambda s, r: s.put_fabric("f1", clos(spines=3), request=r),
@@ -65,7 +67,7 @@ WRITES: dict[str, tuple[Write, Write]] = {
 
 
 async def furnished(world: StoreWorld) -> Store:
-    """A store with a fabric, a job and a demand set."""
+    """A store with a fabric, a job, a demand set and a reservation."""
     store = await world.open()
     await store.put_fabric("f1", clos())
     await store.submit_job("f1", job())
@@ -76,7 +78,7 @@ async def furnished(world: StoreWorld) -> Store:
 
 @pytest.mark.parametrize("kind", sorted(WRITES))
 async def test_replay(world: StoreWorld, kind: str) -> None:
-    """The same request answers as the first did and writes nothing, also in the next process."""
+    """A repeated request gets the first answer and writes nothing, also in the next process."""
     ask, _ = WRITES[kind]
     store = await furnished(world)
     first = await ask(store, Request("r1"))
@@ -92,7 +94,7 @@ async def test_replay(world: StoreWorld, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", sorted(WRITES))
 async def test_reuse(world: StoreWorld, kind: str) -> None:
-    """The id of one request with another content is refused, and writes nothing."""
+    """A request id with other content is refused, and writes nothing."""
     ask, other = WRITES[kind]
     store = await furnished(world)
     await ask(store, Request("r1"))
@@ -104,7 +106,7 @@ async def test_reuse(world: StoreWorld, kind: str) -> None:
 
 
 async def test_replay_comes_before_every_check(world: StoreWorld) -> None:
-    """A replay answers although the job is there, or gone, or the fabric is another by now."""
+    """A replay answers even if the job is gone or the fabric has changed since."""
     store = await furnished(world)
     wanted = job("new", ("h0.1",))
     first = await store.submit_job("f1", wanted, request=Request("r1"))
@@ -118,7 +120,7 @@ async def test_replay_comes_before_every_check(world: StoreWorld) -> None:
 
 
 async def test_refused_requests_are_not_remembered(world: StoreWorld) -> None:
-    """What was refused was not done: the same request may succeed later."""
+    """A refused request is not remembered, so it may succeed later."""
     store = await furnished(world)
     with pytest.raises(AlreadyExists):
         await store.submit_job("f1", job(), request=Request("r1"))
@@ -128,7 +130,7 @@ async def test_refused_requests_are_not_remembered(world: StoreWorld) -> None:
 
 
 async def test_replays_at_once(world: StoreWorld) -> None:
-    """However many ask at the same time under one id, one write is made and all hear of it."""
+    """Of many requests with one id at the same time, one writes and all get its answer."""
     store = await furnished(world)
     wanted = job("new", ("h0.1",))
     answers = await asyncio.gather(
@@ -140,7 +142,7 @@ async def test_replays_at_once(world: StoreWorld) -> None:
 
 
 async def test_no_id_no_memory(world: StoreWorld) -> None:
-    """Requests without an id are each their own."""
+    """Requests without an id are independent of each other."""
     store = await furnished(world)
     with pytest.raises(AlreadyExists):
         await store.submit_job("f1", job(), request=Request(actor="me"))

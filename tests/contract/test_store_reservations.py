@@ -1,4 +1,4 @@
-"""Reservations: hosts that are kept for a job to come, the same in every store."""
+"""Reservations in every store: hosts that are kept for a future job."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ async def fabric(store: Store) -> Store:
 
 
 async def reserved(store: Store, name: str, *hosts: str, seconds: float = LONG) -> Reservation:
-    """A reservation in f1."""
+    """Reserve hosts in f1."""
     return await store.reserve("f1", name, hosts, seconds)
 
 
 def problems(caught: pytest.ExceptionInfo[FailedPrecondition]) -> str:
-    """All that was wrong."""
+    """All problems of a refusal in one text."""
     return "; ".join(map(str, caught.value.problems))
 
 
 async def test_reserved_hosts_are_nobody_elses(fabric: Store) -> None:
-    """Neither a job nor another reservation gets them; each is told whose they are."""
+    """Reserved hosts are refused to jobs and other reservations, and each is told who has them."""
     one = await reserved(fabric, "r1", "h0.0", "h1.0")
     assert one.end_time == one.create_time + LONG
     assert await fabric.list_reservations("f1") == [one]
@@ -62,7 +62,7 @@ async def test_reserved_hosts_are_nobody_elses(fabric: Store) -> None:
 
 
 async def test_a_job_redeems_a_reservation(fabric: Store) -> None:
-    """It gets the hosts, and those that it does not take are free again."""
+    """A job that redeems a reservation gets its hosts, and the hosts it does not take are free."""
     await reserved(fabric, "r1", "h0.0", "h1.0", "h1.1")
     await fabric.submit_job("f1", job("j", ("h1.0", "h0.1", "h0.0")), reservation="r1")
     assert await fabric.list_reservations("f1") == []
@@ -75,9 +75,9 @@ async def test_a_job_redeems_a_reservation(fabric: Store) -> None:
 
 
 async def test_a_reservation_that_is_over_is_refused(fabric: Store) -> None:
-    """Nothing changes; the reason is told; its hosts are free by themselves."""
+    """An expired reservation is refused with the reason, and its hosts are free by themselves."""
     await reserved(fabric, "r2", "h1.1", seconds=1.0)
-    await reserved(fabric, "r1", "h0.0", "h1.0", seconds=1.0)  # this sweeps the other
+    await reserved(fabric, "r1", "h0.0", "h1.0", seconds=1.0)  # this removes the expired other
     for name, why in (("r1", "is over since"), ("r2", "is over or redeemed, or never was")):
         with pytest.raises(FailedPrecondition) as caught:
             await fabric.submit_job("f1", job(), reservation=name)
@@ -114,7 +114,7 @@ async def test_one_of_many_gets_a_host(fabric: Store) -> None:
 
 
 async def test_a_reservation_outlives_the_controller(world: StoreWorld) -> None:
-    """It is stored; what is planned is the same as without it."""
+    """A reservation survives a restart and does not change the version of the intent."""
     store = await world.open()
     await store.put_fabric("f1", clos())
     version = (await store.versions("f1")).intent
@@ -129,7 +129,7 @@ async def test_a_reservation_outlives_the_controller(world: StoreWorld) -> None:
 
 
 async def test_what_is_not_there(fabric: Store) -> None:
-    """A fabric that is unknown; a reservation that nobody made."""
+    """An unknown fabric or reservation is not found."""
     with pytest.raises(NotFound):
         await fabric.reserve("f9", "r1", ("h0.0",), LONG)
     with pytest.raises(NotFound):

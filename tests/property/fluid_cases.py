@@ -1,4 +1,4 @@
-"""Small fluid worlds drawn by hypothesis, and the same reckoned slowly, one at a time."""
+"""Small fluid simulations drawn by hypothesis, and slow reference versions of their results."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ ARCS = 5
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """One stream in plain words."""
+    """One stream as plain values."""
 
     weight: float
     limit: float
     uses: tuple[tuple[int, float], ...]
-    """Arc and part."""
+    """Arcs, each with the part of the stream's rate that it carries."""
 
 
 @st.composite
 def streams(draw: st.DrawFn, most: int = 7) -> list[Stream]:
-    """Up to so many streams of some weights over up to five arcs, most without a limit."""
+    """Draw up to ``most`` streams, each over up to three of the arcs, some with a limit."""
     use = st.tuples(st.integers(0, ARCS - 1), st.sampled_from([0.25, 0.5, 1.0, 2.0]))
     uses = st.lists(use, min_size=1, max_size=3, unique_by=lambda pair: pair[0])
     stream = st.builds(
@@ -40,14 +40,14 @@ def streams(draw: st.DrawFn, most: int = 7) -> list[Stream]:
 
 
 def capacities() -> st.SearchStrategy[Floats]:
-    """Of each arc, now and then none."""
+    """Capacities of the arcs, shape (ARCS,). Some may be 0."""
     return st.lists(st.integers(0, 40), min_size=ARCS, max_size=ARCS).map(
         lambda c: np.array(c, float)
     )
 
 
 def packed(told: Sequence[Stream]) -> Streams:
-    """The same as arrays."""
+    """The same streams as arrays."""
     lengths = [len(stream.uses) for stream in told]
     uses = [use for stream in told for use in stream.uses]
     return Streams(
@@ -60,7 +60,7 @@ def packed(told: Sequence[Stream]) -> Streams:
 
 
 def slow_rates(capacity: Sequence[float], told: Sequence[Stream], active: set[int]) -> list[float]:
-    """Textbook filling: all levels rise together until a limit or a full arc stops some."""
+    """Fill by the textbook: all levels rise together until a limit or a full arc stops some."""
     rate = [0.0] * len(told)
     rising = set(active)
     while rising:
@@ -102,7 +102,7 @@ def _room(
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """A schedule in plain words: what each activity waits for has a lower number."""
+    """A schedule as plain lists. An activity waits only for activities with lower numbers."""
 
     streams: list[Stream]
     gbit: list[float]
@@ -112,7 +112,7 @@ class Story:
     waits: list[set[int]]
 
     def packed(self) -> Schedule:
-        """The same as arrays."""
+        """The same schedule as arrays."""
         pairs = [(b, a) for a, before in enumerate(self.waits) for b in sorted(before)]
         columns = np.array(pairs, dtype=np.int64).reshape(-1, 2)
         return Schedule(
@@ -128,7 +128,7 @@ class Story:
 
 @st.composite
 def stories(draw: st.DrawFn) -> Story:
-    """Up to six activities in any order of waiting, some of them without streams."""
+    """Draw up to six activities that wait for earlier ones; some of them have no streams."""
     count = draw(st.integers(1, 6))
     told = draw(streams())
     seconds = st.lists(st.sampled_from([0.0, 0.0, 0.5, 2.0]), min_size=count, max_size=count)
@@ -146,12 +146,12 @@ def stories(draw: st.DrawFn) -> Story:
 
 
 def slow_ends(capacity: Sequence[float], story: Story) -> list[float]:
-    """When each activity is complete, by walking from event to event; infinite for never."""
+    """The time when each activity ends, found event by event; infinite if it never does."""
     count = len(story.delay)
     begin, sent, end = ([inf] * count for _ in range(3))
     left, now = list(story.gbit), 0.0
     while True:
-        for row in range(count):  # in order, so that what waits for nothing long goes on at once
+        for row in range(count):  # in ascending order, so that successors begin at once
             if begin[row] == inf and all(end[b] <= now for b in story.waits[row]):
                 begin[row] = (
                     max([now, *(end[b] for b in story.waits[row])][1:] or [0.0]) + story.delay[row]

@@ -1,4 +1,4 @@
-"""Collectives as messages of a network of packets: steps of rings, pieces of trees, the rest."""
+"""Collectives as messages of a packet network: rings step by step, trees piece by piece."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.property.packet_net import Net
 
 @dataclass(slots=True)
 class Collectives:
-    """Writes a script into a network, whose ranks are alone on their hosts."""
+    """Writes a script as messages into a network. Each host has one rank."""
 
     net: Net
     script: Script
@@ -26,7 +26,10 @@ class Collectives:
     pairs: dict[tuple[int, int], int] = field(default_factory=dict)
 
     def write(self, *, trees: bool) -> None:
-        """All activities, those of several steps being ``trees`` or rings."""
+        """Write all activities.
+
+        Those of several steps are trees if ``trees`` is set, else rings.
+        """
         script, last = self.script, dict[int, list[int]]()
         waits = TopologicalSorter(dict.fromkeys(range(len(script)), ()))
         for before, after in zip(script.before.tolist(), script.after.tolist(), strict=True):
@@ -46,7 +49,7 @@ class Collectives:
         return float(self.script.gbit[move]) * 1e9 / 8
 
     def _send(self, move: int, size: float, after: Sequence[int]) -> list[int]:
-        """A message for each QP."""
+        """Send a move as one message for each QP, and return the messages."""
         flow, carried, rows = int(self.script.flow[move]), self.carried, []
         each = size / int(carried.flows.qps[flow])
         for path in np.flatnonzero(carried.paths.flow == flow).tolist():
@@ -59,7 +62,7 @@ class Collectives:
         return rows
 
     def _ring(self, moves: list[int], before: list[int]) -> list[int]:
-        """Each step of a hop sends what the hop before brought in the step before."""
+        """In each step, a rank passes on what it received in the step before."""
         steps = int(self.script.steps[self.script.activity[moves[0]]])
         into = {int(self.script.receiver[move]): move for move in moves}
         came: dict[int, list[int]] = dict.fromkeys(moves, before)
@@ -76,7 +79,7 @@ class Collectives:
         return [row for rows in came.values() for row in rows]
 
     def _tree(self, moves: list[int], before: list[int]) -> list[int]:
-        """Both trees: up from all children, piece by piece, and down again from the root."""
+        """Send each piece up both trees, from the leaves to the root, and down again."""
         half, size = len(moves) // 2, self._bytes(moves[0])
         pieces, rows = ceil(size / self.piece), list[int]()
         for first in (0, half // 2):

@@ -1,4 +1,4 @@
-"""Small fabrics of every sort, on which the fluid world is held against packets."""
+"""Small fabrics on which the fluid simulation is compared with packets."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from heddle_emulator.topology import clos, random_regular, three_tier
 
 @st.composite
 def small_fabrics(draw: st.DrawFn, *, least_gbps: float, most_taper: float) -> Fabric:
-    """Leaves and spines, two tapered zones, or switches at random; a GPU a host."""
+    """Draw two tiers, two zones or a random graph of switches, with one NIC on each host."""
     kind = draw(st.sampled_from(["clos", "zones", "regular"]))
     if kind == "clos":
         spines, speed = draw(st.integers(1, 4)), draw(st.sampled_from([least_gbps, 400.0, 800.0]))

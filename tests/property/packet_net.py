@@ -1,10 +1,10 @@
-"""A network of packets, as somebody who has never seen the fluid world would write one.
+"""A packet simulation, written without knowledge of the fluid simulation.
 
-Messages of bytes are cut into packets with headers, the last one short. Every link sends one packet
-at a time and hands it over when all of it is through and its latency has passed. A NIC serves its
-QPs in turns; other links do so too, or serve packets as they come. A QP sends messages in order
-and has a window of bytes not yet acknowledged; acknowledgements take the way back without
-a queue. Nothing is lost, no queue is ever full.
+Messages of bytes are cut into packets with headers. The last packet of a message may be short. Each
+link sends one packet at a time and delivers it after it has sent all of it and its latency has
+passed. A NIC serves its QPs in turns. Other links either do so too or serve packets in order of
+arrival. A QP sends its messages in order and has a window of bytes not yet acknowledged.
+Acknowledgements return without queueing. No packet is lost and no queue is ever full.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 LEAST_WINDOW = 8
-"""Packets."""
+"""In packets."""
 SENT, THERE, ACKNOWLEDGED, BEGIN = range(4)
 
 
@@ -41,7 +41,7 @@ class _Message:
 @dataclass(slots=True)
 class _Link:
     seconds: float
-    """For each byte."""
+    """Seconds that the link needs to send one byte."""
     in_turns: bool
     busy: bool = False
     turns: deque[int] = field(default_factory=deque)
@@ -49,12 +49,12 @@ class _Link:
 
 
 class Net:
-    """Links, QPs and messages between them."""
+    """Links, and QPs that send messages over them."""
 
     def __init__(
         self, capacity: Sequence[float], hop: float, payload: int, header: int, *, in_turns: bool
     ) -> None:
-        """``capacity`` in Gbit/s of each link, ``hop`` the seconds that each takes to pass."""
+        """Set up links of ``capacity`` Gbit/s, each with a latency of ``hop`` seconds."""
         self._links = [_Link(8e-9 / speed, in_turns) for speed in capacity]
         self._hop, self._payload, self._header = hop, payload, header
         self._pairs: list[_Pair] = []
@@ -64,7 +64,10 @@ class Net:
         self.ends: list[float] = []
 
     def pair(self, path: Sequence[int], windows: float = 2.0) -> int:
-        """A QP; its window is so many times what is on the way where nobody else is."""
+        """Add a QP on a path, a list of links, and return its number.
+
+        Its window is ``windows`` times the bytes that are under way when it is alone on its path.
+        """
         full, back = self._payload + self._header, len(path) * self._hop
         each = [self._links[link].seconds for link in path]
         round_trip = 2 * back + full * sum(each)
@@ -74,7 +77,10 @@ class Net:
         return len(self._pairs) - 1
 
     def message(self, pair: int, size: float, startup: float, after: Sequence[int] = ()) -> int:
-        """Bytes to send ``startup`` seconds after all of ``after`` have come."""
+        """Add a message of ``size`` bytes and return its number.
+
+        Its QP may send it ``startup`` seconds after all messages in ``after`` have arrived.
+        """
         row = len(self._messages)
         due = -int(-size // self._payload)
         self._messages.append(_Message(pair, size, due, startup, len(after)))
@@ -83,7 +89,7 @@ class Net:
         return row
 
     def run(self) -> float:
-        """Seconds until the last message has come."""
+        """Run the network and return the seconds until the last message has arrived."""
         self.ends = [0.0] * len(self._messages)
         for row, message in enumerate(self._messages):
             if not message.waits:

@@ -1,4 +1,4 @@
-"""The N-1 certificate against brute force: every loss tried one by one, by others' code."""
+"""The N-1 certificate against brute force: each loss is tried by itself, with other code."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ CLOSE = 1e-6
 
 
 def single_losses(fabric: Fabric) -> dict[str, dict[str, list[int]]]:
-    """Links that each single loss takes, by kind and by the names that it may be told by."""
+    """The links that each single loss takes, by kind of loss and by its name."""
     structure = fabric.structure
     kind, ids, links = structure.nodes.kind, structure.nodes.ids, structure.links
     found: dict[str, dict[str, list[int]]] = {"link": {}, "switch": {}}
@@ -53,7 +53,7 @@ def single_losses(fabric: Fabric) -> dict[str, dict[str, list[int]]]:
 
 
 def hops_left(fabric: Fabric, destination: int) -> dict[int, int]:
-    """How many links between switches are between each switch and a NIC, all links up."""
+    """The number of links between each switch and the NIC's nearest switch, with all links up."""
     structure = fabric.structure
     nics = structure.nodes.kind == NodeKind.NIC
     ends = [*zip(structure.tail.tolist(), structure.head.tolist(), strict=True)]
@@ -67,10 +67,11 @@ def hops_left(fabric: Fabric, destination: int) -> dict[int, int]:
 
 
 def turned_to(plan: Plan, row: int) -> bool:
-    """Whether a path, looked at by itself, has a backup that some switch has an entry for.
+    """Return whether a path, taken by itself, has a backup that some switch has an entry for.
 
-    The backup leaves the path at a switch, where routing has a choice or goes elsewhere; from there
-    on it comes nearer with every hop, and never further away, so that routing has the rest of it.
+    The backup must leave the path at a switch where routing has a choice or would take another hop.
+    From there on, each hop of the backup comes nearer to the destination, so that plain routing can
+    carry the rest of it.
     """
     structure = plan.fabric.structure
     way, spare = plan.paths.of(row).tolist(), plan.backups.of(row).tolist()
@@ -94,13 +95,13 @@ def turned_to(plan: Plan, row: int) -> bool:
         if (head[arc] == destination if left[here] == 0 else left.get(head[arc]) == left[here] - 1)
     ]
     if nearer == [way[same]] and len(way) - same == left[here] + 1:
-        return False  # routing goes there by itself: there is no entry
+        return False  # routing goes there by itself, so there is no entry
     after = [left[tail[arc]] for arc in spare[same + 1 :]]
     return after[:1] <= [left[here]] and all(b == a - 1 for a, b in pairwise(after))
 
 
 def left_after(plan: Plan, lost: list[int]) -> tuple[Paths, set[int]]:
-    """What carries QPs after a loss, path or backup, and flows that it cuts off, by a plan."""
+    """Return the paths and backups that carry QPs after a loss, and the flows that it cuts off."""
     structure, flows = plan.fabric.structure, plan.flows
     dead = set(lost)
     taken: list[list[int]] = []
@@ -131,7 +132,7 @@ def left_after(plan: Plan, lost: list[int]) -> tuple[Paths, set[int]]:
 
 
 def after(plan: Plan, lost: list[int]) -> tuple[float, float, set[int]]:
-    """Worst utilisation, slowest flow and flows that get nothing somewhere; read off a plan."""
+    """Worst utilisation, slowest flow and flows with lost QPs after a loss."""
     paths, apart = left_after(plan, lost)
     outcome = Outcome(plan.fabric, whole(plan.flows, paths))
     routed = set(np.unique(plan.paths.flow).tolist()) - apart
@@ -141,7 +142,7 @@ def after(plan: Plan, lost: list[int]) -> tuple[float, float, set[int]]:
 
 
 def check(plan: Plan) -> None:
-    """Both kinds of losses, as brute force has them."""
+    """Assert that the certificate of link and switch losses agrees with brute force."""
     told = {one.kind: one for one in after_losses(plan)}
     losses = {kind: names for kind, names in single_losses(plan.fabric).items() if names}
     assert told.keys() == losses.keys()
@@ -163,7 +164,7 @@ def check(plan: Plan) -> None:
 @settings(max_examples=examples(25), deadline=None)
 @given(SEEDS)
 def test_any_plan_of_any_graph(seed: int) -> None:
-    """Random paths and backups, some useless; parallel links, NICs at two switches, links down."""
+    """The certificate is right for random plans, with useless backups and links down."""
     rng = Random(seed)
     check(random_plan(rng, with_failures(rng, random_fabric(rng))))
 
@@ -171,9 +172,9 @@ def test_any_plan_of_any_graph(seed: int) -> None:
 @pytest.mark.deep
 @settings(max_examples=examples(6), deadline=None)
 @given(SEEDS, st.booleans())
-@example(seed=4657, zones=False)  # the phase that is slowest is not the one that fills its link
+@example(seed=4657, zones=False)  # the slowest phase is not the one that fills its link
 def test_plans_of_jobs_with_phases(seed: int, zones: bool) -> None:  # noqa: FBT001 - hypothesis
-    """What phases never send together is not added up after a loss either."""
+    """After a loss, too, loads of phases that never send together are not added up."""
     rng = Random(seed)
     fabric = (
         three_tier(zones=2, leaves=2, spines=2, nics_per_leaf=2, cores=2, taper=2.0)
@@ -184,7 +185,7 @@ def test_plans_of_jobs_with_phases(seed: int, zones: bool) -> None:  # noqa: FBT
 
 
 def _pairs(rng: Random, fabric: Fabric) -> Flows:
-    """Flows of all sorts, none two between the same NICs."""
+    """Draw flows of various rates and QP counts, at most one between any two NICs."""
     nics = nic_ids(fabric)
     pairs = [(a, b) for a in nics for b in nics if a != b]
     return flows_of(
@@ -203,7 +204,7 @@ def _pairs(rng: Random, fabric: Fabric) -> Flows:
 
 
 def _agents(plan: Plan, switches: Switches) -> dict[int, Forwarding]:
-    """The tables of all agents, holding the entries of a plan."""
+    """The agents of all switches by switch row, holding the entries of a plan."""
     entries, fabric = entries_of(plan), plan.fabric
     structure = fabric.structure
     ids, links = structure.nodes.ids, structure.links
@@ -241,14 +242,15 @@ def _agents(plan: Plan, switches: Switches) -> dict[int, Forwarding]:
 @pytest.mark.deep
 @settings(max_examples=examples(5), deadline=None)
 @given(SEEDS, st.integers(2, 4), st.integers(2, 4))
-@example(seed=38931, leaves=4, spines=2)  # routing goes round links that were down before
+@example(seed=38931, leaves=4, spines=2)  # routing takes a detour because of earlier losses
 def test_agents_do_what_the_certificate_says(seed: int, leaves: int, spines: int) -> None:
-    """Two tiers, some links down: packets walked through the agents' own tables after each loss.
+    """Packets that follow the agents' tables after each loss get what the certificate says.
 
-    The agents hold the plan's entries and hear of the loss; nobody plans, and routing knows
-    nothing of it. A backup that is a way round has no entry (``plan.programs``), and counts for
-    nothing: where routing happens to go round by itself, as links were down before, more arrives
-    than the certificate says.
+    The fabric has two tiers and some links are already down. The agents hold the plan's entries and
+    learn of the loss. No new plan is made, and routing does not react. A backup that takes a detour
+    has no entry (``plan.programs``) and does not count. Where routing happens to take the detour by
+    itself because of earlier losses, more packets arrive than the certificate promises; the test
+    then compares with the plan alone.
     """
     rng = Random(seed)
     fabric = with_failures(rng, clos(leaves=leaves, spines=spines, nics_per_leaf=2), 0.05)
@@ -286,7 +288,7 @@ def test_agents_do_what_the_certificate_says(seed: int, leaves: int, spines: int
 
 
 def _arriving(plan: Plan, paths: Paths) -> Ints:
-    """How many QPs of each flow have a path, shape (flows,)."""
+    """The number of QPs of each flow that have a path, shape (flows,)."""
     qps = paths.last_qp - paths.first_qp + 1
     return np.bincount(paths.flow, qps, len(plan.flows)).astype(np.int64)
 
@@ -295,7 +297,7 @@ def _arriving(plan: Plan, paths: Paths) -> Ints:
 @settings(max_examples=examples(4), deadline=None)
 @given(SEEDS, st.integers(3, 4))
 def test_no_backups_beat_the_bound(seed: int, spines: int) -> None:
-    """Whatever backups are drawn for the same paths, their worst link is at the bound or above."""
+    """With any drawn backups for the same paths, the worst link is at the bound or above."""
     rng = Random(seed)
     fabric = clos(leaves=3, spines=spines, nics_per_leaf=2)
     plan = solve(fabric, _pairs(rng, fabric))
@@ -311,7 +313,7 @@ def test_no_backups_beat_the_bound(seed: int, spines: int) -> None:
 @settings(max_examples=examples(5), deadline=None)
 @given(SEEDS, st.integers(2, 4))
 def test_the_bound_holds_for_every_choice_of_backups(seed: int, spines: int) -> None:
-    """All spines tried for all paths that a loss breaks, loss by loss; some links down before."""
+    """The bound holds against all choices of spines for the paths that a loss breaks."""
     rng = Random(seed)
     fabric = clos(leaves=3, spines=spines, nics_per_leaf=2)
     if rng.random() < 0.5:
@@ -325,10 +327,10 @@ def test_the_bound_holds_for_every_choice_of_backups(seed: int, spines: int) -> 
 
 
 def _least_of_all(plan: Plan, lost: list[int]) -> float:
-    """The worst link after a loss with the best backups of all that pass a spine.
+    """The utilisation of the worst link after a loss, with the best backups over a spine.
 
-    Infinite where a path that is broken, and not cut off, has none such: the bound holds where each
-    has one.
+    It is infinite if some broken path that is not cut off has no such backup, because the bound
+    holds only where each path has one.
     """
     paths, structure, carries = plan.paths, plan.fabric.structure, plan.fabric.carries
     ends = [*zip(structure.tail.tolist(), structure.head.tolist(), strict=True)]
@@ -354,7 +356,7 @@ def _least_of_all(plan: Plan, lost: list[int]) -> float:
 
 
 def _drawn_backups(rng: Random, plan: Plan) -> Paths:
-    """For each path over a spine, any other spine."""
+    """For each path over a spine, draw a backup over any other spine."""
     structure, paths = plan.fabric.structure, plan.paths
     ways: list[list[int]] = []
     spines = plan.fabric.rows_of_kind(NodeKind.SPINE).tolist()
@@ -374,7 +376,7 @@ def _drawn_backups(rng: Random, plan: Plan) -> Paths:
 
 
 def _over_subscribed(rng: Random, *, zones: bool) -> Fabric:
-    """Leaves, or zones, that ask for more than their links upwards have."""
+    """A fabric whose leaves or zones ask for more than their uplinks can carry."""
     spines = rng.randint(3, 4)
     if zones:
         taper = rng.choice([2.0, 3.5])
@@ -388,7 +390,7 @@ def _over_subscribed(rng: Random, *, zones: bool) -> Fabric:
 @settings(max_examples=examples(6), deadline=None)
 @given(SEEDS, st.booleans())
 def test_over_subscribed_plans_are_told_and_bounded(seed: int, zones: bool) -> None:  # noqa: FBT001
-    """Backups moved to where there is room are valid; each loss does what brute force says."""
+    """Plans with backups moved to where there is room are valid, and their certificate is right."""
     rng = Random(seed)
     fabric = _over_subscribed(rng, zones=zones)
     plan = solve(fabric, permutations(fabric, rng, rng.randint(1, 2)))
@@ -402,7 +404,7 @@ def test_over_subscribed_plans_are_at_the_bound_after_a_loss(
     seed: int,
     zones: bool,  # noqa: FBT001
 ) -> None:
-    """No other backups would do better, where some links are fuller than others.
+    """After a loss, no other backups would do better, even if some links are fuller than others.
 
     Leaves of 32 NICs have 10 uplinks, or zones of 512 NICs have 256 links to cores.
     """
@@ -420,7 +422,7 @@ def test_over_subscribed_plans_are_at_the_bound_after_a_loss(
 @settings(max_examples=examples(6), deadline=None)
 @given(SEEDS, st.booleans())
 def test_backups_of_repaired_plans_find_room_again(seed: int, zones: bool) -> None:  # noqa: FBT001
-    """Once links are lost, other backups are given only where losses do less, and paths stay."""
+    """After losses, backups change only where that helps, and paths stay."""
     rng = Random(seed)
     fabric = _over_subscribed(rng, zones=zones)
     flows = permutations(fabric, rng, rng.randint(1, 2))
@@ -441,7 +443,7 @@ def test_backups_of_repaired_plans_find_room_again(seed: int, zones: bool) -> No
 def test_a_repair_is_as_good_after_a_loss_as_a_new_plan(
     zones: bool,  # noqa: FBT001
 ) -> None:
-    """Two links are lost: few backups turn elsewhere, and are as good as those of a new plan."""
+    """After two losses, few backups change, and they are as good as those of a new plan."""
     fabric = (
         three_tier(zones=8, leaves=32, spines=16, nics_per_leaf=16, cores=16, taper=2.0)
         if zones
@@ -467,7 +469,7 @@ def test_a_repair_is_as_good_after_a_loss_as_a_new_plan(
 @settings(max_examples=examples(5), deadline=None)
 @given(SEEDS, st.sampled_from(["link", "switch"]))
 def test_chosen_backups_are_valid_and_no_worse(seed: int, kind: Kind) -> None:
-    """Paths stay; after the worst loss of the kind asked for, links are no fuller than before."""
+    """Paths stay, and after the worst loss of the given kind links are no fuller than before."""
     rng = Random(seed)
     fabric = with_failures(rng, clos(leaves=4, spines=4, nics_per_leaf=3), 0.1)
     plan = solve(fabric, any_flows(rng, fabric, examples(12, 30)))
@@ -484,7 +486,7 @@ def test_chosen_backups_are_valid_and_no_worse(seed: int, kind: Kind) -> None:
 
 
 def test_what_falls_goes_where_there_is_room() -> None:
-    """Of two other uplinks one is half empty, and so is the way down: both flows turn there."""
+    """Both flows of a lost uplink turn to the one of two other uplinks that is half empty."""
     fabric = clos(leaves=2, spines=3, nics_per_leaf=6, nics_per_host=6)
     nics = nic_ids(fabric)
     pairs = [*zip(nics[:6], nics[6:], strict=True)]
@@ -496,7 +498,7 @@ def test_what_falls_goes_where_there_is_room() -> None:
 
 
 def test_a_fabric_of_one_switch_has_nothing_to_lose() -> None:
-    """No links between switches: nothing is told, rather than something made up."""
+    """With no link between switches, the certificate reports no losses."""
     fabric = clos(leaves=1, spines=1, nics_per_leaf=2)
     (link,) = fabric.find_links("l0", "s0")
     alone = fabric.with_links({link: State.DOWN})
@@ -505,7 +507,7 @@ def test_a_fabric_of_one_switch_has_nothing_to_lose() -> None:
 
 
 def test_a_bridge_is_named() -> None:
-    """One spine: the loss of a leaf's only uplink stops its flows, and the certificate names it."""
+    """The loss of a leaf's only uplink stops its flows, and the certificate names that link."""
     fabric = clos(leaves=2, spines=1, nics_per_leaf=1, nics_per_host=1)
     source, destination = nic_ids(fabric)
     flows = flows_of(fabric, (source, destination, 400.0, 2, "j", ""))

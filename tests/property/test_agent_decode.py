@@ -1,4 +1,4 @@
-"""Whatever arrives, decoding gives columns that fit each other, or a complaint in words."""
+"""Decoding any bytes gives columns that fit each other, or a clear error."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ columns = st.one_of(
     mode=st.integers(0, 3),
 )
 def test_garbage_is_refused_in_words(names: list[str], batch: dict[str, bytes], mode: int) -> None:
-    """No index error, no half-decoded push."""
+    """Random columns give a complete push or a ``MalformedPushError`` with a message."""
     message = pb.OperationBatch(names=names, **batch)
     try:
         push = decode_push(pb.Push(mode=pb.PushMode.ValueType(mode), operations=message))

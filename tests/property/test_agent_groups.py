@@ -1,4 +1,4 @@
-"""Groups are found by what matters to them, whether they are in the index yet or not."""
+"""A link finds the groups that it matters to, whether they are indexed yet or not."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ batches = st.lists(st.lists(keys, max_size=4), max_size=6)
 
 
 def matters(key: GroupKey, link: Link) -> bool:
-    """By the definition: to what leads to, or depends on, the link."""
+    """Whether a link matters to a group by definition: it leads to it or is one of its risks."""
     primary, backup, ahead, spare = key
     hops = [hop for hop in (primary, backup) if hop is not None]
     return link in (*ahead, *spare, *(Link.between(SWITCH, hop.node, hop.key) for hop in hops))
@@ -34,7 +34,7 @@ def matters(key: GroupKey, link: Link) -> bool:
 def test_links_find_the_groups_they_matter_to(
     told: list[list[GroupKey]], few: int, links: list[Link]
 ) -> None:
-    """Each kind of group once, the same one ever after, and by all its links."""
+    """Each key gives one group, always the same, and every link of the group finds it."""
     groups, seen = Groups(SWITCH), dict[GroupKey, Group]()
     with patch("heddle_agent.table.groups.FEW", few):
         for batch in told:

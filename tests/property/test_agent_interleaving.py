@@ -1,4 +1,4 @@
-"""A backend that is lent to another thread, and links that change while it is."""
+"""Links that change while the backend is in use by another thread."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.depth import examples
 
 
 class Slow(MemoryFib):
-    """Memory that may be stopped before and after it takes a batch, and can avoid next hops."""
+    """A memory backend that can stop before and after a batch, and can avoid next hops."""
 
     def __init__(self, gate: Gate) -> None:
         super().__init__(SWITCH, HOPS, FixedUnderlay(SPINES[-1:]))
@@ -34,7 +34,7 @@ class Slow(MemoryFib):
         self._down: frozenset[Link] = frozenset()
 
     def apply(self, batch: Batch) -> Sequence[Failure]:
-        """Take a batch, in its time."""
+        """Take a batch, waiting at the gate before and after it."""
         self._inside = True
         self._gate.come("before the batch")
         failures = super().apply(batch)
@@ -43,18 +43,18 @@ class Slow(MemoryFib):
         return failures
 
     def steer(self, steering: Steering) -> None:
-        """Nobody steers while somebody else is in here."""
+        """Steer, and assert that no batch is being applied at the same time."""
         assert not self._inside
         self._avoided, self._down = set(), steering.down
         super().steer(steering)
 
     def avoid(self, hops: Collection[tuple[str, str]]) -> None:
-        """As if these next hops had no route."""
+        """Act as if these next hops had no route."""
         assert self._inside
         self._avoided |= set(hops)
 
     def where(self, packet: Packet) -> NextHop:
-        """Where a packet leaves, like one that finds some routing tables empty."""
+        """The next hop of a packet, as if the routing tables of the avoided hops were empty."""
         hop = self.lookup(packet)
         assert hop is not None
         if hop.port in self._avoided:
@@ -70,10 +70,10 @@ class Slow(MemoryFib):
 @settings(max_examples=examples(16))
 @given(st.integers(0, 2**32))
 def test_no_packet_meets_a_lost_link_whatever_a_push_is_about(seed: int) -> None:
-    """At any moment from the notice on, in old entries and in those that are being programmed.
+    """From the notice on, no packet meets a lost link, in old entries or in those being written.
 
-    Once all is done, each flow is on its primary while that is whole, else on its backup, else on
-    the underlay; also if whoever asked for the push has given up half-way.
+    In the end, each flow is on its primary if that is whole, else on its backup, else on the
+    underlay. This holds also if the caller gives up on the push half-way.
     """
 
     async def play() -> None:

@@ -1,4 +1,4 @@
-"""A lookup of one packet and a lookup of many are two programs that must agree."""
+"""The lookup of one packet and the lookup of many are separate code and must agree."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def columns(backend: MemoryFib, rows: list[tuple[str, str, int, int]]) -> Packet
 
 
 def expected(entries: dict[Match, Group], packet: tuple[str, str, int, int]) -> Group | None:
-    """The entry of a packet by plain reading of the rule."""
+    """The group of a packet's entry, by a plain reading of the rule; None without an entry."""
     source, destination, source_port, destination_port = packet
     for wanted in (
         packet,
@@ -71,7 +71,7 @@ def test_one_by_one_and_all_at_once_agree(
     down: set[int],
     seed: int,
 ) -> None:
-    """Both lookups give the same next hop, and that of the most exact entry where one forwards."""
+    """Both lookups give the same next hop: that of the most exact entry if it forwards."""
     world = FixedUnderlay()
     world.routes = dict(underlay)
     backend = MemoryFib("leaf0", HOPS, world, seed=seed)

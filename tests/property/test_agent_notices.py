@@ -1,4 +1,4 @@
-"""Agents of a whole fabric, and links that fail one right after the other."""
+"""Agents of a whole fabric, while links fail in quick succession."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ Down = set[tuple[int, int]]
 def test_no_flow_is_left_on_a_dead_path(
     events: list[tuple[int, int, bool]], seed: int, pace: int
 ) -> None:
-    """In the end every entry's path is whole, or the underlay has its flow, as both ways are dead.
+    """In the end each entry's path is whole, or the underlay carries it because both are dead.
 
-    Links fail and return while notices of the last ones are still under way, in any order.
+    Links fail and return while notices of earlier changes are still under way, in any order.
     """
     network = LossyNetwork(random.Random(seed))
     agents = {name: agent(name, network) for name in names()}
@@ -61,12 +61,12 @@ def test_no_flow_is_left_on_a_dead_path(
 
 
 def names() -> list[str]:
-    """All switches."""
+    """The names of all switches."""
     return [*(f"l{leaf}" for leaf in range(LEAVES)), *(f"s{spine}" for spine in range(SPINES))]
 
 
 def agent(switch: str, network: LossyNetwork) -> Agent:
-    """A real agent; a leaf's has an entry towards a NIC of each other leaf."""
+    """A real agent. That of a leaf has an entry towards a NIC of each other leaf."""
     others = [name for name in names() if name[0] != switch[0]]
     hops = [NextHop(other) for other in others]
     one = Agent(
@@ -86,7 +86,7 @@ def agent(switch: str, network: LossyNetwork) -> Agent:
 def entry(
     source: int, destination: int
 ) -> tuple[tuple[str, str, int, int], tuple[NextHop, NextHop, tuple[Link, ...], tuple[Link, ...]]]:
-    """Primary and backup over two spines, each at risk of its own link down."""
+    """An entry over two spines, one as primary and one as backup, with the risks of each."""
     first, second = ways_of(source, destination)
     far = f"l{destination}"
     return (
@@ -101,7 +101,7 @@ def entry(
 
 
 def seen(one: Agent, other: str, *, up: bool) -> None:
-    """An agent's watch sees a link."""
+    """Report a change of a link to an agent, as its watch would."""
     links = one.links
     assert isinstance(links, ManualLinks)
     (links.up if up else links.down)(other)
@@ -114,5 +114,5 @@ def ways_of(source: int, destination: int) -> tuple[int, int]:
 
 
 def alive(down: Down, source: int, spine: int, destination: int) -> bool:
-    """Whether a path is whole."""
+    """Whether both links of a path are up."""
     return down.isdisjoint({(source, spine), (destination, spine)})

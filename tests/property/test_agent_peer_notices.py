@@ -1,3 +1,5 @@
+"""Peer notices in a lossy network: agents agree on the links down, and believe no garbage."""
+
 from __future__ import annotations
 
 import random
@@ -16,7 +18,7 @@ from tests.support.peer_notices import KEY, LossyNetwork, clos, notices_of
 
 @dataclass
 class World:
-    """Agents that send peer notices, what each believes of the links, and what is true."""
+    """Agents that send peer notices, what each believes about the links, and the truth."""
 
     links: list[Link]
     network: LossyNetwork
@@ -25,7 +27,7 @@ class World:
     down: set[Link] = field(default_factory=set)
 
     def start(self, switch: str, boot: int) -> None:
-        """An agent starts, knowing nothing but its own links and its peers."""
+        """Start an agent that knows only its own links and its peers."""
         self.views[switch] = LinkView()
         self.network.now += 1.0
         self.agents[switch] = notices_of(switch, self.network, self.heard(switch), boot=boot)
@@ -33,7 +35,7 @@ class World:
         self.tell(switch)
 
     def heard(self, switch: str) -> Callable[[str, Collection[Link]], None]:
-        """Where notices go."""
+        """A callback that records notices in the switch's view."""
 
         def note(origin: str, down: Collection[Link]) -> None:
             self.views[switch].report(origin, down)
@@ -41,24 +43,24 @@ class World:
         return note
 
     def peers(self, switch: str) -> dict[str, str]:
-        """Its neighbours in the fabric."""
+        """The switch's neighbours in the fabric."""
         ends = ({link.source, link.target} - {switch} for link in self.links if switch in link[:2])
         return {peer: peer for end in ends for peer in end}
 
     def tell(self, switch: str) -> None:
-        """A switch sees its own links as they are."""
+        """Tell a switch the true state of its own links."""
         own = [link for link in self.down if switch in link[:2]]
         self.views[switch].report(switch, own)
         self.agents[switch].announce(own)
 
     def flip(self, link: Link) -> None:
-        """A link goes down, or comes back; both ends see it."""
+        """Take a link down or bring it back; both ends see it."""
         self.down ^= {link}
         for switch in link[:2]:
             self.tell(switch)
 
     def round(self) -> None:
-        """Everybody tells a digest, and all that comes of it arrives or is lost."""
+        """Every agent sends a digest, and all messages that follow arrive or are lost."""
         self.network.now += TICK_SECONDS
         for one in self.agents.values():
             one.tick()
@@ -73,10 +75,10 @@ EVENTS = st.lists(st.tuples(st.sampled_from(["link", "deliver", "round", "boot"]
 def test_all_agree_once_digests_went_round(
     events: list[tuple[str, int]], loss: float, doubled: float, seed: int
 ) -> None:
-    """Whatever was lost before, a few rounds of digests leave every agent with the truth.
+    """After any losses, a few rounds of digests leave every agent with the truth.
 
-    Links flap, agents start anew with a lower boot number, and datagrams are lost, doubled and
-    overtake each other.
+    Links flap, agents restart with a lower boot number, and datagrams are lost, doubled and
+    reordered.
     """
     world = built(clos(8, 3), seed)
     world.network.loss, world.network.doubled = loss, doubled
@@ -95,7 +97,7 @@ def test_all_agree_once_digests_went_round(
 
 
 def test_eighty_agents_agree_after_a_bad_minute() -> None:
-    """As above, once, in a fabric of 80 switches that lose every third datagram."""
+    """Agents agree in a fabric of 80 switches that lose every third datagram."""
     seed = random.randrange(2**32)
     print(f"seed {seed}")  # noqa: T201 - how to run it again
     chance = random.Random(seed)
@@ -111,7 +113,7 @@ def test_eighty_agents_agree_after_a_bad_minute() -> None:
 
 
 def built(links: list[Link], seed: int) -> World:
-    """A fabric whose agents know each other."""
+    """A fabric whose agents all know each other."""
     world = World(links, LossyNetwork(random.Random(seed)))
     for switch in sorted({end for link in links for end in link[:2]}):
         world.start(switch, boot=100)
@@ -120,9 +122,10 @@ def built(links: list[Link], seed: int) -> World:
 
 
 def agreed(world: World) -> None:
-    """Nothing is lost any more: when digests have gone round all have the links that are down.
+    """Assert that all agents know which links are down, once no more datagrams are lost.
 
-    There and back across the fabric are four hops, so they go round four times at most.
+    There and back across the fabric are four hops, so digests to all peers need to go round four
+    times at most.
     """
     world.network.loss = 0.0
     world.network.deliver()
@@ -139,7 +142,7 @@ def agreed(world: World) -> None:
 
 @given(st.binary(max_size=400), st.integers(0, 2**64), st.booleans())
 def test_garbage_never_raises(noise: bytes, seed: int, signed: bool) -> None:  # noqa: FBT001
-    """Noise, flipped bits, pieces, nonsense that is well signed: dropped, counted, not believed."""
+    """Noise, flipped bits, fragments and signed nonsense are dropped, counted and not believed."""
     network = LossyNetwork(random.Random(seed))
     believed: list[str] = []
     one = notices_of("a", network, lambda origin, down: believed.extend([origin] * len(down)))
@@ -165,14 +168,14 @@ def test_garbage_never_raises(noise: bytes, seed: int, signed: bool) -> None:  #
 
 
 def resigned(datagram: bytes, noise: bytes) -> bytes:
-    """A datagram of an insider gone mad: a good head, a fresh counter, any body, well signed."""
+    """A datagram as a rogue insider could send it: a valid head and signature, but any body."""
     head = wire.unseal(datagram).head
-    body = noise + b"\xff"  # of no kind: no text and no number ends like this
+    body = noise + b"\xff"  # a body of no known kind: no text and no number ends like this
     return wire.seal(head._replace(counter=head.counter + 1), body, KEY)
 
 
 def test_the_ring_believes_what_was_handed_out() -> None:
-    """The key in use signs; the one before is believed for the time of grace, and no longer."""
+    """The newest key signs. The one before it is believed only for the time of grace."""
     now = [0.0]
     ring = KeyRing([KEY], clock=lambda: now[0], grace=10)
     first = ring.signing

@@ -1,4 +1,4 @@
-"""Risks that are read when first asked for mean what risks mean that were read at once."""
+"""Risks that are decoded on first use mean the same as risks decoded at once."""
 
 from __future__ import annotations
 
@@ -41,19 +41,19 @@ Told: TypeAlias = tuple[list[Row], bool, tuple[str, str], list[tuple[int, str | 
 
 
 def link(spine: int, leaf: str | None) -> Link:
-    """Of this switch, or beyond."""
+    """An uplink of this switch, or a link between a spine and another leaf."""
     return uplink(spine) if leaf is None else Link.between(f"spine{spine}", leaf)
 
 
 def read(push: Push) -> Push:
-    """The same push, from columns of objects."""
+    """The same push with its columns decoded at once."""
     told = push.operations
     operations = Operations(told.matches, told.groups, list(told.keys), told.addresses, told.hops)
     return replace(push, operations=operations)
 
 
 def leaving(switch: Forwarding) -> dict[object, object]:
-    """What each entry leads to, and by which of its choices it does."""
+    """For each match: primary, backup, risks and the choice that is in use."""
     table = switch.table
     return {
         match: (group.primary, group.backup, group.risks, table.diverted.get(group))
@@ -63,7 +63,7 @@ def leaving(switch: Forwarding) -> dict[object, object]:
 
 @given(PUSHES)
 def test_it_makes_no_difference_when_risks_are_read(pushes: list[Told]) -> None:
-    """After any pushes and lost links, entries and choices are those of risks read at once."""
+    """After any pushes and lost links, entries and choices are the same either way."""
     late, early = forwarding(fib()), forwarding(fib())
     for generation, (rows, full, risk, changes) in enumerate(pushes, 1):
         wire = wire_push(

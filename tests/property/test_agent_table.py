@@ -1,7 +1,7 @@
-"""A switch under any order of pushes, failures and repairs, beside a model in plain words.
+"""A switch under any order of pushes, failures and repairs, compared with a simple model.
 
-The model knows no groups, no dirty sets and no fences object: a dictionary of what was last said
-about each match, the links that are down, and the rules of the protocol.
+The model knows no groups, no dirty sets and no fence. It has a dictionary of the last content of
+each match, the links that are down, and the rules of the protocol.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ operations = st.lists(st.tuples(st.sampled_from(MATCHES), st.none() | entries), 
 
 
 def rebuilt(held: dict[Match, GroupKey]) -> Forwarding:
-    """A fresh switch that was given these entries in one push, in another order."""
+    """A fresh switch that received these entries in one push, in another order."""
     fresh = Forwarding(SWITCH, fib(), [hop.port for hop in SPINES])
     take(fresh, push(sorted(held.items(), reverse=True)))
     return fresh
 
 
 class Switch(RuleBasedStateMachine):
-    """One switch with a small table, and the model of it."""
+    """One switch with a small table, and its model."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ class Switch(RuleBasedStateMachine):
         generation: int,
         twice: bool,
     ) -> None:
-        """A push arrives, maybe late, maybe twice."""
+        """A push arrives. It may be old, and it may come twice."""
         version = (max(0, self.version[0] + epoch), max(0, self.version[1] + generation))
         mode = Mode.FULL_SYNC if full else Mode.INCREMENTAL
         message = push(wanted, mode=mode, version=version, sweep=sweep)
@@ -104,7 +104,7 @@ class Switch(RuleBasedStateMachine):
         full: bool,
         sweep: bool,
     ) -> None:
-        """Say the same to the model; only sets that would not fit may have been refused."""
+        """Update the model. Only entries that do not fit the table may have been refused."""
         self.stale = (set(self.held) if full else self.stale) - wanted.keys()
         gone = {found for found, key in wanted.items() if key is None}
         gone |= self.stale if sweep else set()
@@ -119,14 +119,14 @@ class Switch(RuleBasedStateMachine):
 
     @rule(changes=st.dictionaries(st.sampled_from(LINKS), st.booleans(), min_size=1, max_size=3))
     def links_changed(self, changes: dict[Link, bool]) -> None:
-        """Links of this switch and beyond are lost and come back."""
+        """Links of this switch and beyond it fail and return."""
         self.switch.links_changed(changes)
         for link, state in changes.items():
             (self.down.discard if state else self.down.add)(link)
 
     @rule()
     def restarted(self) -> None:
-        """The agent starts anew in front of the same backend, knowing fence and links."""
+        """The agent restarts with the same backend, and knows its fence and the links down."""
         ports = [hop.port for hop in SPINES]
         fence = self.switch.table.fence
         self.switch = Forwarding(SWITCH, self.backend, ports, down=self.down, fence=fence)
@@ -134,13 +134,13 @@ class Switch(RuleBasedStateMachine):
 
     @rule()
     def withdrawn(self) -> None:
-        """No controller for too long."""
+        """The agent withdraws its entries, as after too long without a controller."""
         self.switch.withdraw()
         self.held, self.stale = {}, set()
 
     @invariant()
     def the_backend_holds_what_was_said(self) -> None:
-        """Programmed, backend and model are the same entries; nothing is left to do."""
+        """The agent's table, the backend and the model agree, and nothing is pending."""
         found = {
             one: (group.primary, group.backup, group.risks, group.backup_risks)
             for one, group in self.backend.read_back().items()
@@ -151,12 +151,12 @@ class Switch(RuleBasedStateMachine):
 
     @invariant()
     def no_packet_meets_a_dead_link_that_could_be_avoided(self) -> None:
-        """Primary while it is whole, else a live backup, else any live uplink of the underlay."""
+        """Packets take a live primary, else a live backup, else a live uplink of the underlay."""
         for packet in PACKETS:
             assert self.backend.lookup(packet) in self.expected(packet)
 
     def expected(self, packet: Packet) -> list[NextHop | None]:
-        """Where the rules allow a packet to leave."""
+        """The next hops that the rules allow for a packet."""
         source, destination, port, roce = packet
         for other in ((port, roce), (port, 0), (0, roce), (0, 0)):
             key = self.held.get((source, destination, *other))
@@ -177,7 +177,7 @@ class Switch(RuleBasedStateMachine):
 
     @invariant()
     def digests_are_equal_just_when_entries_are(self) -> None:
-        """The digest tells these entries from others, and not the ways that led to them."""
+        """The digest depends on the entries and not on how they came about."""
         assert self.switch.digest() == rebuilt(self.held).digest()
         if self.held:
             other = dict(self.held)

@@ -21,7 +21,7 @@ Case: TypeAlias = tuple[Floats, Flows, Paths]
 
 @st.composite
 def cases(draw: st.DrawFn, *, phased: bool) -> Case:
-    """Up to 8 flows of up to 3 QPs over up to 6 arcs, each path over one or more of them."""
+    """Draw up to 8 flows of up to 3 QPs over 6 arcs, each path over 1 to 4 of them."""
     count = draw(st.integers(1, 8))
     capacity = np.array(draw(st.lists(st.integers(1, 40), min_size=ARCS, max_size=ARCS)), float)
     qps = draw(st.lists(st.integers(1, 3), min_size=count, max_size=count))
@@ -67,7 +67,7 @@ def _paths(qps: Sequence[int], routes: Sequence[Sequence[int]]) -> Paths:
 
 
 def _naive(capacities: Sequence[float], members: Sequence[set[int]], limit: Floats) -> Floats:
-    """Textbook filling: all rise together until a limit or a full link stops some."""
+    """Fill by the textbook: all rates rise together until a limit or a full link stops some."""
     rate, active = np.zeros(len(limit)), set(range(len(limit)))
     while active:
         rises = [
@@ -87,7 +87,7 @@ def _naive(capacities: Sequence[float], members: Sequence[set[int]], limit: Floa
 
 
 def _combinations(capacity: Floats, flows: Flows, paths: Paths) -> Iterator[tuple[float, set[int]]]:
-    """Each arc once for every choice of one phase a job: what may meet there."""
+    """For each arc and each choice of one phase per job: capacity, and the paths that may meet."""
     owner = paths.owner()
     for choice in itertools.product(range(PHASES), repeat=JOBS):
         for arc in range(ARCS):
@@ -104,7 +104,7 @@ def _combinations(capacity: Floats, flows: Flows, paths: Paths) -> Iterator[tupl
 
 @given(cases(phased=True))
 def test_no_link_carries_more_than_it_can(case: Case) -> None:
-    """By the load rule of the project, rates found fill links at most, and demands at most."""
+    """Rates neither overload a link, by the project's load rule, nor exceed the demand."""
     capacity, flows, paths = case
     rates = path_rates(capacity, flows, paths)
     owner = paths.owner()
@@ -117,7 +117,7 @@ def test_no_link_carries_more_than_it_can(case: Case) -> None:
 
 @given(cases(phased=False))
 def test_every_qp_has_a_bottleneck(case: Case) -> None:
-    """Whoever gets less than it wants crosses a full link on which nobody gets more."""
+    """A QP that gets less than it wants crosses a full link on which no QP gets more."""
     capacity, flows, paths = case
     rates, owner = path_rates(capacity, flows, paths), paths.owner()
     loads = np.bincount(paths.arcs, weights=rates[owner], minlength=ARCS)
@@ -133,7 +133,7 @@ def test_every_qp_has_a_bottleneck(case: Case) -> None:
 
 @given(cases(phased=True))
 def test_phases_are_as_if_every_combination_were_a_link(case: Case) -> None:
-    """One link a combination of phases, filled by the textbook, gives the same rates."""
+    """Textbook filling with one link for each combination of phases gives the same rates."""
     capacity, flows, paths = case
     limit = flows.gbps[paths.flow] / flows.qps[paths.flow]
     capacities, members = zip(*_combinations(capacity, flows, paths), strict=True)
@@ -143,7 +143,7 @@ def test_phases_are_as_if_every_combination_were_a_link(case: Case) -> None:
 
 @given(cases(phased=True), st.data())
 def test_equal_neighbouring_qps_may_share_a_path(case: Case, data: st.DataObject) -> None:
-    """QPs of one flow on the same way get the same whether told as one path or as several."""
+    """QPs of a flow on the same arcs get the same rate, given as one path or as several."""
     capacity, flows, _ = case
     ways = st.lists(st.integers(0, ARCS - 1), min_size=1, max_size=4, unique=True)
     routes = [data.draw(ways) for _ in range(len(flows))]
@@ -159,7 +159,7 @@ def test_equal_neighbouring_qps_may_share_a_path(case: Case, data: st.DataObject
 
 
 def test_a_flow_without_a_path_has_nothing() -> None:
-    """A flow whose QPs were all lost is at 0, one that lost half of them at half."""
+    """A flow that lost all QPs is at 0, and one that lost half of them is at half."""
     flows = _flows([2, 2, 1], [10, 10, 10], [0, 0, 0], [ANY_PHASE] * 3)
     paths = _paths([1, 0, 1], [[0], [1]])
     assert flow_ratios(np.full(ARCS, 100.0), flows, paths).tolist() == [0.5, 0.0, 1.0]

@@ -1,4 +1,4 @@
-"""Builders: degrees, connectivity, over-subscription and names of any size they are asked for."""
+"""Fabric builders give the right degrees, connectivity, over-subscription and names."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ few = st.integers(1, 5)
 
 
 def degrees(fabric: Fabric, kind: NodeKind, towards: NodeKind) -> list[int]:
-    """Links from each node of one kind to nodes of another."""
+    """The number of links from each node of one kind to nodes of another."""
     structure = fabric.structure
     kinds = structure.nodes.kind
     arcs = (kinds[structure.tail] == kind) & (kinds[structure.head] == towards)
@@ -28,7 +28,7 @@ def degrees(fabric: Fabric, kind: NodeKind, towards: NodeKind) -> list[int]:
 
 
 def gbps(fabric: Fabric, kind: NodeKind, towards: NodeKind) -> Floats:
-    """Gbit/s from each node of one kind to all nodes of another together."""
+    """The Gbit/s from each node of one kind to all nodes of another, shape (nodes of the kind,)."""
     structure = fabric.structure
     kinds = structure.nodes.kind
     arcs = (kinds[structure.tail] == kind) & (kinds[structure.head] == towards)
@@ -39,7 +39,7 @@ def gbps(fabric: Fabric, kind: NodeKind, towards: NodeKind) -> Floats:
 
 
 def check_sound(fabric: Fabric) -> None:
-    """What holds of every fabric: one piece, names and addresses unique, hosts of whole rails."""
+    """Assert that a fabric is connected, its names are unique and its hosts have whole rails."""
     structure, nodes = fabric.structure, fabric.structure.nodes
     graph = nx.Graph(zip(structure.links.a.tolist(), structure.links.b.tolist(), strict=True))
     assert graph.number_of_nodes() == fabric.node_count
@@ -71,9 +71,9 @@ def test_clos(leaves: int, spines: int, nics: int, per_host: int, parallel: int)
 def test_three_tiers_have_just_their_taper(  # noqa: PLR0917 - drawn in this order
     zones: int, leaves: int, spines: int, nics: int, reach: int, taper: float
 ) -> None:
-    """A spine has towards the cores what it has towards leaves, over the taper, in either wiring.
+    """A spine's capacity to cores is its capacity to leaves over the taper, in both wirings.
 
-    And no link to a core is slower than a leaf uplink unless even one would be too much.
+    No link to a core is slower than a leaf uplink, unless even one link to each core is too much.
     """
     wirings: list[tuple[Wiring, int]] = [("plane", spines * reach), ("mesh", reach)]
     for wiring, cores in wirings:
@@ -96,7 +96,7 @@ def test_three_tiers_have_just_their_taper(  # noqa: PLR0917 - drawn in this ord
 
 
 def test_planes_keep_apart() -> None:
-    """With planes, spine i of each zone meets the cores of plane i and no others."""
+    """With planes, spine i of each zone connects to the cores of plane i and to no others."""
     fabric = three_tier(zones=3, leaves=4, spines=2, nics_per_leaf=2, cores=4, taper=1)
     nodes, structure = fabric.structure.nodes, fabric.structure
     core = structure.tier_of_arc == structure.tiers.index("spine-core")
@@ -118,7 +118,7 @@ def test_rails(units: int, servers: int, rails: int, spines: int) -> None:
 
 @given(st.integers(2, 10), st.integers(2, 4), few, st.integers(0, 9))
 def test_random_regular(half: int, degree: int, nics: int, seed: int) -> None:
-    """Every switch joins ``degree`` others; the same seed gives the same fabric."""
+    """Every switch connects to ``degree`` others, and the same seed gives the same fabric."""
     switches = 2 * half + 2
     build = partial(
         random_regular, switches=switches, degree=degree, nics_per_switch=nics, seed=seed
@@ -133,7 +133,7 @@ def test_random_regular(half: int, degree: int, nics: int, seed: int) -> None:
 
 @given(st.integers(1, 5), st.integers(1, 3), few)
 def test_dragonfly(routers: int, global_links: int, nics: int) -> None:
-    """All in a group joined, one link between any two groups, all global ports in use."""
+    """Groups are full meshes, any two groups share one link, and all ports are used."""
     fabric = dragonfly(routers=routers, global_links=global_links, nics_per_switch=nics)
     check_sound(fabric)
     switches = routers * (routers * global_links + 1)
@@ -151,7 +151,7 @@ def test_dragonfly(routers: int, global_links: int, nics: int) -> None:
 
 @pytest.mark.parametrize("count", [9, 10, 11, 100])
 def test_names_sort_as_numbers(count: int) -> None:
-    """The order of names is the order of numbers, whatever the count."""
+    """Sorting names gives the order of their numbers, for any count."""
     fabric = clos(leaves=count, spines=1, nics_per_leaf=1)
     names = [fabric.structure.nodes.ids[row] for row in fabric.rows_of_kind(NodeKind.LEAF)]
     assert names == sorted(names)

@@ -1,4 +1,4 @@
-"""Routes of the underlay against networkx's shortest paths, links down at random."""
+"""Routes of the underlay against networkx's shortest paths, with random links down."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def damaged(draw: st.DrawFn) -> Fabric:
 
 
 def _graph(fabric: Fabric) -> nx.MultiGraph[int]:
-    """Live links between switches, as networkx has them."""
+    """Live links between switches as a networkx graph."""
     structure = fabric.structure
     graph: nx.MultiGraph[int] = nx.MultiGraph()
     nic = structure.nodes.kind == NodeKind.NIC
@@ -52,7 +52,7 @@ def _leaf(fabric: Fabric, nic: int) -> int | None:
 
 @given(damaged())
 def test_hops_are_shortest(fabric: Fabric) -> None:
-    """Every switch is as far from every NIC as in the graph, or cannot reach it at all."""
+    """The distance of every switch to every NIC is that of the graph, or unreachable in both."""
     underlay, graph = Underlay(fabric), _graph(fabric)
     for nic in fabric.rows_of_kind(NodeKind.NIC).tolist():
         leaf = _leaf(fabric, nic)
@@ -65,7 +65,7 @@ def test_hops_are_shortest(fabric: Fabric) -> None:
 
 @given(damaged())
 def test_next_hops_are_all_links_one_hop_closer(fabric: Fabric) -> None:
-    """What a table is told are just the live links that lead closer, each parallel one too."""
+    """A table's next hops are exactly the live links one hop closer, parallel ones included."""
     switches, graph = Switches(fabric), _graph(fabric)
     ids = fabric.structure.nodes.ids
     for nic in fabric.rows_of_kind(NodeKind.NIC).tolist()[::2]:
@@ -86,7 +86,7 @@ def test_next_hops_are_all_links_one_hop_closer(fabric: Fabric) -> None:
 
 @given(damaged(), st.data())
 def test_arrays_of_packets_go_where_each_one_goes(fabric: Fabric, data: st.DataObject) -> None:
-    """Told as a table or one by one, routes send each packet alike, past local links that died."""
+    """Routing packets as arrays or one by one gives the same hops, past dead local links."""
     switches, nodes = Switches(fabric), fabric.structure.nodes
     switch = data.draw(st.sampled_from(sorted(switches.fibs)))
     fib, nics = switches.fibs[switch], fabric.rows_of_kind(NodeKind.NIC)
@@ -102,7 +102,7 @@ def test_arrays_of_packets_go_where_each_one_goes(fabric: Fabric, data: st.DataO
 
 
 def test_one_object_for_all_destinations_that_share_their_next_hops() -> None:
-    """A leaf tells of all NICs elsewhere by one and the same sequence."""
+    """A leaf gives the same sequence object for all NICs that share their next hops."""
     fabric = SHAPES["clos"]
     switches = Switches(fabric)
     routes = switches.routes[int(fabric.structure.index["l0"])]
@@ -112,7 +112,7 @@ def test_one_object_for_all_destinations_that_share_their_next_hops() -> None:
 
 
 def test_routes_change_only_when_bgp_has_converged() -> None:
-    """A link that went down is avoided after ``converge``, and not before."""
+    """A link that went down is avoided after ``converge`` and not before."""
     fabric = SHAPES["clos"]
     switches = Switches(fabric)
     routes = switches.routes[int(fabric.structure.index["l0"])]
@@ -125,7 +125,7 @@ def test_routes_change_only_when_bgp_has_converged() -> None:
 
 
 def test_routes_know_no_more_than_bgp_has_told() -> None:
-    """Where BGP has told of one lost link, another that was lost since is still routed over."""
+    """After BGP has converged on one lost link only, routes still use another lost link."""
     fabric = SHAPES["clos"]
     switches = Switches(fabric)
     routes = switches.routes[int(fabric.structure.index["l0"])]
@@ -140,6 +140,6 @@ def test_routes_know_no_more_than_bgp_has_told() -> None:
 
 
 def test_switches_hash_apart() -> None:
-    """Seeds differ between switches and between runs, and are the same in each run of one seed."""
+    """Hash seeds differ between switches and runs, and the same run seed gives the same ones."""
     assert seed_of(1, 5) == seed_of(1, 5)
     assert len({seed_of(seed, switch) for seed in range(10) for switch in range(10)}) == 100

@@ -1,4 +1,4 @@
-"""Walks through tables that may hold anything, against one packet followed at a time."""
+"""Walks through arbitrary tables, compared with following one packet at a time."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ FABRIC = clos(leaves=3, spines=2, nics_per_leaf=2)
 
 
 class Random:
-    """Tables that send each packet anywhere, or nowhere, but the same packet always alike."""
+    """Tables that send a packet anywhere or nowhere, but equal packets always the same way."""
 
     def __init__(self, fabric: Fabric, choices: list[int]) -> None:
         self._fabric, self._choices = fabric, choices
 
     def one(self, switch: int, source: int, destination: int, port: int) -> int:
-        """Where one packet leaves."""
+        """The arc by which one packet leaves, or NONE."""
         first, arcs = self._fabric.structure.out
         own = arcs[first[switch] : first[switch + 1]].tolist()
         key = (switch * 31 + source * 7 + destination * 3 + port) % len(self._choices)
@@ -30,7 +30,7 @@ class Random:
         return NONE if choice < 0 else int(own[choice % len(own)])
 
     def forward(self, switch: Ints, source: Ints, destination: Ints, source_port: Ints) -> Ints:
-        """``one``, for each packet."""
+        """Return what ``one`` gives for each packet."""
         columns = (switch.tolist(), source.tolist(), destination.tolist(), source_port.tolist())
         return np.array([self.one(*packet) for packet in zip(*columns, strict=True)], np.int64)
 
@@ -38,7 +38,7 @@ class Random:
 def _follow(
     fabric: Fabric, tables: Random, source: int, destination: int, port: int
 ) -> tuple[Fate, list[int]]:
-    """Fate and arcs of one packet, the plain way."""
+    """Fate and arcs of one packet, followed step by step."""
     structure = fabric.structure
     first, arcs = structure.out
     arc = int(arcs[first[source]])
@@ -68,7 +68,7 @@ def _follow(
     st.integers(0, 99),
 )
 def test_packets_go_where_one_packet_would(choices: list[int], down: set[int], seed: int) -> None:
-    """Fate and way of every packet are those of a packet followed on its own."""
+    """Each packet has the fate and the arcs of a packet that is followed by itself."""
     fabric = FABRIC.with_links(dict.fromkeys(down, State.DOWN))
     flows = flows_between(fabric, "permutation", seed=seed, qps=3)
     tables = Random(fabric, choices)
@@ -84,7 +84,7 @@ def test_packets_go_where_one_packet_would(choices: list[int], down: set[int], s
 
 @given(st.lists(st.integers(0, 3), min_size=60, max_size=60), st.integers(0, 99))
 def test_paths_are_the_deliveries(choices: list[int], seed: int) -> None:
-    """Paths hold each delivered QP once, over the arcs it took, and nothing else."""
+    """Paths hold each delivered QP once, with the arcs that it took, and nothing else."""
     flows = flows_between(FABRIC, "permutation", seed=seed, qps=4)
     walked = walk(FABRIC, flows, Random(FABRIC, choices))
     paths = walked.paths()

@@ -1,4 +1,4 @@
-"""Backups that count after a loss against the entries that switches hold."""
+"""Backups that the N-1 certificate counts, against the entries that switches hold."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.solve_flows import any_flows, flows_of
 
 
 def _backups_in_switches(plan: Plan) -> dict[tuple[int, int], set[int]]:
-    """The switches where the entry of each pair of NICs has a backup."""
+    """For each pair of NICs, the switches whose entry has a backup."""
     entries = entries_of(plan)
     found: dict[tuple[int, int], set[int]] = defaultdict(set)
     for row in np.flatnonzero(entries.backup != NONE).tolist():
@@ -33,7 +33,7 @@ def _backups_in_switches(plan: Plan) -> dict[tuple[int, int], set[int]]:
 
 
 def _of_one_way(plan: Plan) -> dict[int, tuple[int, int]]:
-    """Paths with a backup, of pairs of NICs that have no other path, with the pair."""
+    """Paths that have a backup and are the only path of their NIC pair, each with the pair."""
     flow = plan.paths.flow
     pairs = [
         *zip(plan.flows.source[flow].tolist(), plan.flows.destination[flow].tolist(), strict=True)
@@ -49,7 +49,7 @@ def _of_one_way(plan: Plan) -> dict[int, tuple[int, int]]:
 @settings(max_examples=examples(12), deadline=None)
 @given(st.integers(0, 2**32 - 1), st.sampled_from(["two tiers", "zones", "graph"]))
 def test_a_backup_counts_where_an_entry_turns_to_it(seed: int, kind: str) -> None:
-    """Links are down: backups that are ways round have no entry, and no other is left out."""
+    """Exactly the backups that an entry turns to count. Detours have no entry."""
     rng = Random(seed)
     whole = {
         "two tiers": lambda: clos(
@@ -71,9 +71,9 @@ def test_a_backup_counts_where_an_entry_turns_to_it(seed: int, kind: str) -> Non
 
 @pytest.mark.parametrize("round_", [False, True])
 def test_a_way_round_is_left_out(*, round_: bool) -> None:
-    """Three leaves, three spines: where the only other way passes a third leaf, a loss strands.
+    """A backup that must pass a third leaf has no entry, so a loss strands the flow.
 
-    With all links up another spine takes the flow whole.
+    With all links up, another spine carries the whole flow.
     """
     fabric = clos(leaves=3, spines=3, nics_per_leaf=1, nics_per_host=1)
     if round_:

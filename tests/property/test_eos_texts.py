@@ -1,7 +1,7 @@
-"""Text for Arista EOS carries a plan: whoever reads it as EOS does forwards every QP on its path.
+"""The text for Arista EOS forwards every QP on its planned path.
 
-No EOS is run. The reader here knows of traffic policies what their documentation says: rules
-are asked in order, the first that matches decides, what none matches is routed.
+No EOS is run. The reader in this test applies what the documentation says of traffic policies:
+rules are asked in order, the first match decides, and packets without a match are routed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.support.depth import fresh_seeds
 
 @dataclass(frozen=True)
 class Rule:
-    """One ``match`` of a policy; no ports is any packet."""
+    """One ``match`` of a policy. Empty ``ports`` match any packet."""
 
     name: str
     source: str
@@ -35,7 +35,7 @@ class Rule:
     next_hop: str
 
     def takes(self, source: str, destination: str, port: int) -> bool:
-        """Whether a RoCE packet is matched."""
+        """Whether the rule matches a RoCE packet."""
         return (
             ip_address(source) in ip_network(self.source)
             and ip_address(destination) in ip_network(self.destination)
@@ -53,7 +53,7 @@ RULE = re.compile(
 
 
 def rules(text: str) -> list[Rule]:
-    """The rules of a text, all of which must be understood."""
+    """The rules of a text. Asserts that every line is understood."""
     head = f"traffic-policies\n   no traffic-policy {POLICY}\n   traffic-policy {POLICY}\n"
     comment, begun, body = text.partition(head)
     assert begun
@@ -76,7 +76,7 @@ def _span(text: str) -> tuple[int, int]:
 
 
 def addressed(plan: Plan, *, version: int = 4) -> Plan:
-    """The plan on the same fabric with an address for each NIC and each end of a link."""
+    """The plan on the same fabric, with an address for each NIC and each end of a link."""
     told = fabric_document(plan.fabric)
     net = "10.{}.{}.{}" if version == 4 else "2001:db8:{}::{}:{}"
     for row, node in enumerate(told["nodes"]):
@@ -90,7 +90,7 @@ def addressed(plan: Plan, *, version: int = 4) -> Plan:
 
 
 def arcs_by_hop(fabric: Fabric) -> dict[str, int]:
-    """The arc that leads to each address of a link's end."""
+    """The arc that leads to each link end, by the address of that end."""
     structure = fabric.structure
     return {
         structure.links.address[arc >> 1][0 if arc & 1 else 1]: arc
@@ -99,7 +99,7 @@ def arcs_by_hop(fabric: Fabric) -> dict[str, int]:
 
 
 def hops(plan: Plan) -> Iterator[tuple[int, int, int, int]]:
-    """Every hop of every QP behind its NIC: flow, port, switch, arc."""
+    """Every hop of every QP after its NIC, as flow, source port, switch and arc."""
     ports = plan.flows.source_ports()
     for path, flow in enumerate(plan.paths.flow.tolist()):
         for qp in range(int(plan.paths.first_qp[path]), int(plan.paths.last_qp[path]) + 1):
@@ -110,7 +110,7 @@ def hops(plan: Plan) -> Iterator[tuple[int, int, int, int]]:
 @pytest.mark.deep
 @pytest.mark.parametrize("version", [4, 6])
 def test_packets_take_the_paths_of_the_plan(version: int) -> None:
-    """Every QP at every switch: a rule leads where the plan does, or only one way is left."""
+    """For every QP at every switch, a rule leads along the path, or routing has only that way."""
     pinned = 0
     for seed in fresh_seeds(25, 300):
         plan = addressed(drawn(seed), version=version)
@@ -134,7 +134,7 @@ def test_packets_take_the_paths_of_the_plan(version: int) -> None:
 
 
 def test_the_same_plan_gives_the_same_text_and_others_differ_where_plans_do() -> None:
-    """One text for each switch, whatever else changes; rules keep their names."""
+    """The same plan gives the same texts, one for each switch."""
     plan = addressed(drawn(3))
     texts = eos_texts(plan, "test")
     assert eos_texts(plan, "test") == texts
@@ -143,7 +143,7 @@ def test_the_same_plan_gives_the_same_text_and_others_differ_where_plans_do() ->
 
 
 def test_what_has_no_address_is_named() -> None:
-    """NICs and links of entries, and which address it is."""
+    """The error names each NIC that has rules and lacks an address."""
     plan = next(plan for plan in map(drawn, range(100)) if _has_rules(plan))
     with pytest.raises(InputError) as told:
         eos_texts(plan, "fabric.json")

@@ -1,4 +1,4 @@
-"""Fabrics in the forms of other programs: what is written is read as the same fabric."""
+"""Fabrics written in the formats of other programs are read back as the same fabrics."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ ODD = ("", "-", "é", "1e5", "012", "yes", "a b", 'q"', "x:y", "null", "\\", "#"
 
 
 def parts(fabric: Fabric) -> tuple[object, ...]:
-    """All that a fabric tells, whatever the order."""
+    """Name, nodes and edges of a fabric, sorted, to compare fabrics regardless of order."""
     told = fabric_document(fabric)
     return fabric.name, sorted(map(repr, told["nodes"])), sorted(map(repr, told["edges"]))
 
 
 def strangely_named(fabric: Fabric, random: Random) -> Fabric:
-    """The same with names that other forms have to quote."""
+    """The same fabric with names that other formats have to quote."""
     told = fabric_document(fabric)
     names: dict[Any, str] = {}
 
@@ -45,7 +45,7 @@ def strangely_named(fabric: Fabric, random: Random) -> Fabric:
 
 @pytest.mark.deep
 def test_containerlab_gives_back_what_was_written(tmp_path: Path) -> None:
-    """Every fabric: names, kinds, speeds, keys, states, NICs on two leaves, parallel links."""
+    """A containerlab file keeps names, kinds, speeds, keys, states and parallel links."""
     for seed in fresh_seeds(40):
         fabric = strangely_named(case_of(seed).fabric, Random(seed))
         path = tmp_path / "lab.clab.yml"
@@ -54,7 +54,7 @@ def test_containerlab_gives_back_what_was_written(tmp_path: Path) -> None:
 
 
 def subnet(fabric: Fabric, random: Random) -> str:
-    """A fabric as ibnetdiscover prints it, its nodes in any order."""
+    """A fabric as ibnetdiscover prints it, with its nodes in random order."""
     structure = fabric.structure
     ids, nic = structure.nodes.ids, structure.nodes.kind == NodeKind.NIC
     guids = [f"{'H' if nic[row] else 'S'}-{random.getrandbits(60) * 256 + row:016x}"
@@ -83,7 +83,11 @@ def subnet(fabric: Fabric, random: Random) -> str:
 
 
 def lldp(fabric: Fabric, random: Random) -> dict[str, Any]:
-    """A fabric as each of its machines' lldpctl prints it; NICs with one host are one machine."""
+    """A fabric as lldpctl prints it on each machine.
+
+    Every node, also a NIC, is a machine of its own. Some switch ports have not heard from their NIC
+    yet.
+    """
     structure = fabric.structure
     ids, nic = structure.nodes.ids, structure.nodes.kind == NodeKind.NIC
     seen: dict[str, list[dict[str, Any]]] = {name: [] for name in ids}
@@ -110,7 +114,7 @@ def lldp(fabric: Fabric, random: Random) -> dict[str, Any]:
 
 
 def joined(fabric: Fabric) -> list[tuple[str, ...]]:
-    """Pairs of nodes with a link, one for each."""
+    """The sorted pairs of node names that a link joins, one pair for each link."""
     links, ids = fabric.structure.links, fabric.structure.nodes.ids
     ends = zip(links.a.tolist(), links.b.tolist(), strict=True)
     return sorted(tuple(sorted((ids[a], ids[b]))) for a, b in ends)
@@ -118,7 +122,7 @@ def joined(fabric: Fabric) -> list[tuple[str, ...]]:
 
 @pytest.mark.deep
 def test_discovered_cables_are_the_fabrics(tmp_path: Path) -> None:
-    """Whoever tells of a cable, and in whatever order: each is one link, and NICs are NICs."""
+    """Each cable gives one link, whichever ends report it, and NICs are recognised."""
     options = ImportOptions(link_gbps=400.0)
     for seed in fresh_seeds(30):
         random = Random(seed)
@@ -132,7 +136,7 @@ def test_discovered_cables_are_the_fabrics(tmp_path: Path) -> None:
             or sum(node["id"] in (e["source"], e["target"]) for e in told["edges"]) == 1
         }
         if len(one_link) < len(told["nodes"]):
-            continue  # a NIC with two links is two NICs to whoever sees cables alone
+            continue  # discovery takes a NIC with two links for two NICs
         path.write_text(subnet(drawn, random))
         found = load_fabric(path)
         assert joined(found) == joined(drawn), f"seed {seed}"

@@ -1,4 +1,4 @@
-"""What a fabric hands on to the next one is what is worked out anew."""
+"""States that a fabric derives from the one before equal those computed from nothing."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ ASKED = ("effective", "carries", "plannable", "connected")
 @settings(max_examples=examples(50))
 @given(st.integers(0, 2**32))
 def test_states_after_changes(seed: int) -> None:
-    """Links and switches change, a few at a time or none, and some of it is asked for in between.
+    """After changes, states of links, arcs and nodes are those of a newly made fabric.
 
-    What is said of links, arcs and nodes is what a fabric of the same states says.
+    A few links or switches change at a time, or none, and some values are read in between.
     """
     random = Random(seed)
     fabric = random_fabric(random)

@@ -1,8 +1,8 @@
-"""The fluid world against a network of packets by the byte: makespans within 5 %.
+"""The fluid simulation against a packet network by the byte: makespans within 5 %.
 
-Small fabrics of every sort, some with unlike links; patterns and collectives, hashed; messages from
-256 KiB for each rank, with headers, a time to start and links that take time to pass. The costs are
-told to both as they are: nothing is fitted.
+Small fabrics of every kind, some with links of different speeds, carry hashed patterns and
+collectives. Messages are 256 KiB or more for each rank. Headers, start times and link latencies are
+given to both simulations, and nothing is fitted.
 """
 
 from __future__ import annotations
@@ -45,18 +45,18 @@ WAYS = (
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Of packets."""
+    """Costs of packets: payload in bytes, startup and hop latency in seconds."""
 
     payload: int
     startup: float
     hop: float
 
     def wire(self, piece: int = 0) -> Wire:
-        """The same for the fluid world."""
+        """The same costs for the fluid simulation."""
         return Wire(self.payload, HEADER, self.startup, self.hop, True, piece)
 
     def net(self, fabric: Fabric, *, in_turns: bool) -> Net:
-        """The same for packets."""
+        """A packet network with these costs."""
         capacity = fabric.structure.capacity.tolist()
         return Net(capacity, self.hop, self.payload, HEADER, in_turns=in_turns)
 
@@ -77,7 +77,10 @@ def test_patterns_take_as_long_as_their_bytes(
     in_turns: bool,  # noqa: FBT001 - hypothesis gives it by place
     data: st.DataObject,
 ) -> None:
-    """Hashed flows that collide in all tiers; links serve QPs in turns, or packets as they come."""
+    """Hashed flows take as long in both simulations.
+
+    In the packet network, links serve QPs in turns or packets in order of arrival.
+    """
     pattern = data.draw(st.sampled_from(["permutation", "uniform", "incast", "shift"]))
     qps, seed = data.draw(st.sampled_from([1, 2, 8])), data.draw(st.integers(0, 999))
     size = data.draw(st.sampled_from([256, 512])) * KIB
@@ -100,7 +103,7 @@ def test_patterns_take_as_long_as_their_bytes(
 def test_collectives_take_as_long_as_their_bytes(
     fabric: Fabric, cost: Costs, way: tuple[str, str], data: st.DataObject
 ) -> None:
-    """Rings step by step, trees piece by piece, halves and doubles, everyone to everyone."""
+    """Every kind of collective takes as long in both simulations."""
     op, algorithm = way
     hosts = data.draw(st.permutations([*fabric.structure.nics_of_host]))
     power = algorithm == "halving-doubling"
@@ -118,7 +121,7 @@ def test_collectives_take_as_long_as_their_bytes(
 def _both(
     fabric: Fabric, trial: NcclRun, cost: Costs, size: float, seed: int
 ) -> tuple[float, float]:
-    """Makespans of a collective of so many bytes, hashed, in either world."""
+    """Makespans in seconds of a hashed collective, in the fluid and the packet simulation."""
     script = nccl_script(fabric, trial).scaled(size)
     carried = choose("ecmp", fabric, script.flows, seed).carried
     net = cost.net(fabric, in_turns=True)
@@ -138,9 +141,10 @@ def _both(
 def test_paths_of_a_message_meet_others_at_different_links(
     op: str, algorithm: str, pairs: tuple[str, str], qps: int, seed: int
 ) -> None:
-    """Drawn once: some QPs meet others four links away, and one meets nobody.
+    """Both simulations agree where the QPs of a message meet others at different links.
 
-    The packets that meet come there at one time, however soon those of the one are through.
+    In these two cases some QPs meet others four links away and one QP meets none. Packets that meet
+    reach the shared link at the same time, however early the lone QP is done.
     """
     fabric = three_tier(
         zones=2, leaves=2, spines=2, nics_per_leaf=3, cores=2, taper=1.0, nics_per_host=1

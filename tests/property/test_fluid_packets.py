@@ -1,8 +1,8 @@
-"""The fluid world against packets on cases nobody chose: makespans within 5 %.
+"""The fluid simulation against packets on random cases: makespans within 5 %.
 
-Small fabrics of every sort, collectives of all sorts, one or two groups on hosts anywhere, QPs
-hashed; messages that take time to start, links that take time to pass. A NIC serves its QPs in
-turns, and so does every switch: what a fluid model assumes of congestion control.
+Small fabrics of every kind carry hashed collectives of one or two groups on any hosts. Messages
+take time to start and links take time to pass. NICs and switches serve their QPs in turns, as a
+fluid model assumes of congestion control.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from tests.support.packet_steps import twin_of
 
 CLOSE = 0.05
 PACKETS = 200, 3200
-"""Of the largest message; the finer ones where the coarse ones take another time."""
+"""Packets in the largest message. The finer cut is tried where the coarse one disagrees."""
 MESSAGE = 1.0
-"""Gbit that each rank has to send or so, on links of 400 Gbit/s."""
+"""Gbit that each rank roughly sends, on links of 400 Gbit/s."""
 WAYS = (
     ("all_reduce", "ring"),
     ("all_gather", "ring"),
@@ -41,7 +41,7 @@ WAYS = (
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """In parts of the time that a message needs on a link."""
+    """Costs as fractions of the time that one rank's part of a message needs on a link."""
 
     startup: float
     hop: float
@@ -52,7 +52,7 @@ costs = st.builds(Costs, st.sampled_from([0.0, 0.02, 0.1]), st.sampled_from([0.0
 
 @st.composite
 def trials(draw: st.DrawFn, fabric: Fabric) -> NcclRun:
-    """One group or two, on hosts in any order."""
+    """Draw a collective of one or two groups of hosts in any order."""
     op, algorithm = draw(st.sampled_from(WAYS))
     hosts = draw(st.permutations([*fabric.structure.nics_of_host]))
     power = algorithm == "halving-doubling"
@@ -65,9 +65,9 @@ def trials(draw: st.DrawFn, fabric: Fabric) -> NcclRun:
 @settings(max_examples=examples(30))
 @given(st.data(), costs)
 def test_collectives_take_as_long_as_their_packets(data: st.DataObject, cost: Costs) -> None:
-    """Rings step by step, halves and doubles, meshes and all-to-alls.
+    """Collectives take as long in both simulations.
 
-    Fluid is what packets come to as they get small: turns of whole packets may take longer.
+    The fluid result is the limit for small packets: turns of whole packets may take longer.
     """
     fabric = data.draw(small_fabrics(least_gbps=200.0, most_taper=4.0))
     trial = data.draw(trials(fabric))

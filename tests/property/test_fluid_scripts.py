@@ -1,4 +1,4 @@
-"""Scripts of every collective, wherever ranks lie: what is asked of NICs and what crosses them."""
+"""Scripts of every collective on any hosts: demands on NICs, and bytes that cross them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WAYS = [(op, name) for op, kind in KINDS.items() for name in kind.algorithms]
 
 @st.composite
 def trials(draw: st.DrawFn) -> tuple[Fabric, NcclRun]:
-    """One or two communicators of two or four hosts drawn from either fabric."""
+    """Draw one or two communicators of two or four hosts of either fabric."""
     fabric = draw(st.sampled_from(FABRICS))
     op, algorithm = draw(st.sampled_from(WAYS))
     hosts = draw(st.permutations([*fabric.structure.nics_of_host]))
@@ -39,7 +39,7 @@ def trials(draw: st.DrawFn) -> tuple[Fabric, NcclRun]:
 @settings(max_examples=examples(8))
 @given(trials())
 def test_no_nic_is_asked_for_more_than_its_line(case: tuple[Fabric, NcclRun]) -> None:
-    """Demands of each communicator add up to a NIC's line at its busiest NIC, nowhere to more."""
+    """Demands of each communicator fill its busiest NIC to line rate and no NIC beyond it."""
     fabric, trial = case
     flows = nccl_script(fabric, trial).flows
     for job in range(len(flows.job_names)):
@@ -51,9 +51,9 @@ def test_no_nic_is_asked_for_more_than_its_line(case: tuple[Fabric, NcclRun]) ->
 @settings(max_examples=examples(8))
 @given(trials(), st.sampled_from(["ecmp", "spray", "ideal", "greedy"]))
 def test_every_byte_crosses_its_nics(case: tuple[Fabric, NcclRun], name: str) -> None:
-    """Streams bring just what moves between hosts over NICs, headers added, whoever chose paths.
+    """Each NIC is crossed by the bytes moved between hosts plus headers, with any strategy.
 
-    A header is that of a full packet or of the last of a message.
+    A header belongs to a full packet or to the last packet of a message.
     """
     fabric, trial = case
     script, wire = (
@@ -82,7 +82,7 @@ def test_every_byte_crosses_its_nics(case: tuple[Fabric, NcclRun], name: str) ->
 @settings(max_examples=examples(8))
 @given(trials(), st.sampled_from(["e-ecmp:8", "e-ecmp:32", "spray"]))
 def test_queue_pairs_of_one_way_are_one(case: tuple[Fabric, NcclRun], name: str) -> None:
-    """A flow's paths over the same arcs are told together, and no others."""
+    """``same_way`` joins exactly the paths of a flow that use the same arcs."""
     fabric, trial = case
     carried = choose(name, fabric, nccl_script(fabric, trial).flows, 1).carried
     paths, first = carried.paths, dict[tuple[int, ...], int]()
@@ -96,7 +96,7 @@ def test_queue_pairs_of_one_way_are_one(case: tuple[Fabric, NcclRun], name: str)
 @settings(max_examples=examples(8))
 @given(trials())
 def test_nothing_beats_its_busiest_arc(case: tuple[Fabric, NcclRun]) -> None:
-    """However carried, a collective takes as long as its busiest NIC or GPU needs, or longer."""
+    """With any strategy, a collective takes at least the time that its busiest arc needs."""
     fabric, trial = case
     script = nccl_script(fabric, trial).scaled(1e9)
     setting = Setting(nvlink_gbps=500.0)

@@ -1,4 +1,4 @@
-"""The fluid world against the definition of max-min fairness and against a slow twin."""
+"""The fluid simulation against the definition of max-min fairness and a slow reference."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NOBODY = np.empty(0, dtype=np.int64)
 
 @given(capacities(), streams(10))
 def test_every_stream_has_a_bottleneck(capacity: Floats, told: list[Stream]) -> None:
-    """No arc is over full; a stream is at its limit, or on a full arc where none is faster."""
+    """No arc is overfull; each stream is at its limit or among the fastest on a full arc."""
     some = packed(told)
     rate, holder = fair_rates(capacity, some)
     load = some.loads(rate, ARCS)
@@ -47,7 +47,7 @@ def test_every_stream_has_a_bottleneck(capacity: Floats, told: list[Stream]) -> 
 
 @given(capacities(), streams(10))
 def test_rates_are_those_of_textbook_filling(capacity: Floats, told: list[Stream]) -> None:
-    """Many arcs filled in one round come to what filling one after the other does."""
+    """Filling many arcs in one round gives the rates of filling one after the other."""
     rate, _ = fair_rates(capacity, packed(told))
     assert rate == pytest.approx(
         slow_rates(capacity.tolist(), told, set(range(len(told)))), abs=1e-9
@@ -59,7 +59,7 @@ def test_rates_are_those_of_textbook_filling(capacity: Floats, told: list[Stream
 def test_rates_kept_are_rates_found_anew(
     capacity: Floats, told: list[Stream], data: st.DataObject
 ) -> None:
-    """After any comings, goings and changes of capacity: the same as filling everything."""
+    """After streams and capacities change, kept rates are those of a complete filling."""
     some = packed(told)
     shares = Shares(capacity, some)
     shares.change(np.arange(len(told)), NOBODY)
@@ -84,7 +84,7 @@ def test_rates_kept_are_rates_found_anew(
 @settings(max_examples=examples(16))
 @given(capacities(), stories())
 def test_every_end_is_where_a_slow_twin_has_it(capacity: Floats, story: Story) -> None:
-    """Delays, waiting, sharing and lags, event by event; what never ends does so in both."""
+    """Each activity ends when the slow reference says, or never if it says never."""
     run = FluidSimulation(capacity, story.packed()).run()
     assert run.end.tolist() == pytest.approx(
         slow_ends(capacity.tolist(), story), rel=1e-6, abs=1e-6
@@ -94,7 +94,7 @@ def test_every_end_is_where_a_slow_twin_has_it(capacity: Floats, story: Story) -
 @settings(max_examples=examples(10))
 @given(capacities(), stories())
 def test_what_is_sent_is_what_crosses(capacity: Floats, story: Story) -> None:
-    """Load over time adds up, arc by arc, to what the streams have sent; none is over full."""
+    """Loads over time add up to what streams have sent on each arc; no arc is overfull."""
     schedule, timeline = story.packed(), Timeline(0.7)
     world = FluidSimulation(capacity, schedule, timeline=timeline)
     end = world.run().end
@@ -114,7 +114,7 @@ def test_what_is_sent_is_what_crosses(capacity: Floats, story: Story) -> None:
 @settings(max_examples=examples(10))
 @given(capacities(), stories(), st.floats(0.1, 5.0))
 def test_stopping_to_look_changes_nothing(capacity: Floats, story: Story, step: float) -> None:
-    """Advancing in steps, and giving an arc the capacity it has, ends as one run does."""
+    """Advancing in steps, and setting an arc to the capacity that it has, changes no result."""
     whole, halting = (
         FluidSimulation(capacity, story.packed()),
         FluidSimulation(capacity, story.packed()),
@@ -128,7 +128,7 @@ def test_stopping_to_look_changes_nothing(capacity: Floats, story: Story, step: 
 @settings(max_examples=examples(10))
 @given(capacities(), stories())
 def test_the_same_twice(capacity: Floats, story: Story) -> None:
-    """Nothing in the world is left to chance."""
+    """Two runs of the same schedule have the same ends and events."""
     one, two = (FluidSimulation(capacity, story.packed()).run() for _ in range(2))
     assert (one.end.tolist(), one.events) == (two.end.tolist(), two.events)
 
@@ -136,7 +136,7 @@ def test_the_same_twice(capacity: Floats, story: Story) -> None:
 @settings(max_examples=examples(10))
 @given(capacities(), stories(), st.floats(0.1, 5.0))
 def test_the_same_way_again_changes_nothing(capacity: Floats, story: Story, stop: float) -> None:
-    """Redirected to where they are, streams keep what they have sent and end as before."""
+    """Streams that are redirected to their own paths keep what they sent and end as before."""
     whole, redirected = (FluidSimulation(capacity, story.packed()) for _ in range(2))
     redirected.advance(stop)
     redirected.redirect(packed(story.streams))
@@ -145,7 +145,7 @@ def test_the_same_way_again_changes_nothing(capacity: Floats, story: Story, stop
 
 @pytest.mark.parametrize("seed", range(4))
 def test_rates_kept_on_a_large_graph(seed: int) -> None:
-    """800 streams over 300 arcs come and go: what a change does not reach stands, and is right."""
+    """Kept rates stay right while 800 streams over 300 arcs come and go."""
     random = np.random.default_rng(seed)
     count, arcs = 800, 300
     lengths = random.integers(1, 5, count)

@@ -1,4 +1,4 @@
-"""Room for local repair: never at the price of a fuller link, nor of tables that others need."""
+"""Headroom for local repair costs no fuller link, and takes no table room that others need."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ECONOMY, HEADROOM = Options(objective="economy"), Options(objective="headroom")
 
 
 def _drawn(seed: int) -> tuple[Fabric, Flows]:
-    """A small fabric, told tables or not, links down or not, that is rarely overloaded."""
+    """A small fabric, with table sizes or without, and flows that rarely overload it."""
     random = np.random.default_rng(seed)
     size = int(random.choice([NONE, 40, 200, 4000]))
     spines, nics = int(random.integers(2, 6)), int(random.integers(1, 5))
@@ -51,7 +51,10 @@ def _tiers(plan: Plan) -> list[float]:
 
 @pytest.mark.deep
 def test_room_never_costs_a_fuller_link() -> None:
-    """Each tier's fullest link is no fuller than in the plan of fewest entries; all have a path."""
+    """Headroom makes no tier's fullest link fuller, and the same flows have a path.
+
+    Each plan is compared with the plan of fewest entries (``economy``).
+    """
     for seed in fresh_seeds(12):
         fabric, flows = _drawn(seed)
         fabric = with_failures(Random(seed), fabric, 0.1) if seed % 3 == 0 else fabric
@@ -65,7 +68,7 @@ def test_room_never_costs_a_fuller_link() -> None:
 
 
 def test_links_below_line_rate_are_evened_out() -> None:
-    """Half of the NICs send: the leaf's links share it, each at its bound."""
+    """When half of the NICs send, the leaves spread the load down to the tier's lower bound."""
     fabric = clos(leaves=4, spines=4, nics_per_leaf=4)
     flows = flows_between(fabric, "permutation", seed=3, qps=4, gbps=300.0)
     flows = flows.take(np.arange(0, len(flows), 2, dtype=np.int64))
@@ -77,7 +80,10 @@ def test_links_below_line_rate_are_evened_out() -> None:
 
 
 def test_small_pieces_leave_room_after_a_loss_where_tables_tell_of_room() -> None:
-    """All is full: whole flows fall each on one other; quarters of them on four."""
+    """With known table sizes, flows are split so that a loss on full links costs less.
+
+    A whole flow falls on one other flow, but its four parts fall on four.
+    """
     fabric = clos(leaves=8, spines=8, nics_per_leaf=8, table_size=1000)
     flows = flows_between(fabric, "permutation", seed=3, qps=4, gbps=400.0)
     few, roomy = (after_losses(solve(fabric, flows, one)) for one in (ECONOMY, HEADROOM))
@@ -88,7 +94,7 @@ def test_small_pieces_leave_room_after_a_loss_where_tables_tell_of_room() -> Non
 
 @pytest.mark.parametrize("size", [16, 24, 40, 80])
 def test_half_of_each_table_stays_for_others(size: int) -> None:
-    """Where pieces would take more, fewer are made, or none."""
+    """Parts of flows fill at most half of a table; fewer or none are made if it is small."""
     fabric = clos(leaves=4, spines=4, nics_per_leaf=4, table_size=size)
     flows = flows_between(fabric, "permutation", seed=3, qps=4, gbps=400.0)
     few, roomy = solve(fabric, flows, ECONOMY), solve(fabric, flows, HEADROOM)
@@ -98,7 +104,10 @@ def test_half_of_each_table_stays_for_others(size: int) -> None:
 
 
 def test_switches_without_room_for_more_parts_are_named() -> None:
-    """A note names those whose tables all parts would more than half fill; without any, no note."""
+    """A note names switches whose tables all parts would fill more than half.
+
+    Without table sizes or without such switches there is no note.
+    """
     fabrics = {
         size: clos(leaves=4, spines=4, nics_per_leaf=4, table_size=size)
         for size in (NONE, 16, 24, 40, 1000)
@@ -122,9 +131,9 @@ def test_switches_without_room_for_more_parts_are_named() -> None:
 
 
 def test_repairs_keep_what_a_plan_gave_up() -> None:
-    """Notes stay, with another link lost and back, with flows gone, and with nothing left of both.
+    """A repair keeps the plan's note after a loss, its return, and the end of a flow.
 
-    What does not fit the tables is told of each plan anew, and once.
+    No note appears twice.
     """
     fabric = clos(leaves=4, spines=4, nics_per_leaf=4, table_size=16)
     flows = flows_between(fabric, "permutation", seed=3, qps=4, gbps=400.0)
@@ -140,7 +149,7 @@ def test_repairs_keep_what_a_plan_gave_up() -> None:
 
 
 def _entries(plan: Plan) -> Ints:
-    """Entries that each switch holds."""
+    """The number of entries of each switch, shape (switches,)."""
     switches = plan.fabric.structure.nodes.kind != NodeKind.NIC
     counts = np.bincount(entries_of(plan).switch, minlength=len(switches))
     held: Ints = counts[switches]

@@ -1,4 +1,4 @@
-"""What becomes of a job's specification as hosts come, go and change places, against a list."""
+"""Job specifications after hosts are replaced, added and removed, against a plain list."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ hosts = st.lists(st.sampled_from(NAMES), max_size=4)
 
 @st.composite
 def specs(draw: st.DrawFn) -> tuple[pb.JobSpec, list[tuple[str, Part]]]:
-    """A job, and its hosts with what it has of each."""
+    """Draw a job specification, and its hosts with the GPUs that the job has on each."""
     names = draw(st.lists(st.sampled_from(NAMES), min_size=1, max_size=6, unique=True))
     whole = draw(st.booleans())
     equal = draw(parts)
@@ -31,12 +31,12 @@ def specs(draw: st.DrawFn) -> tuple[pb.JobSpec, list[tuple[str, Part]]]:
     spec = pb.JobSpec(hosts=names, gpus_per_host=4 if whole else 0, qps=3)
     if not whole:
         spec.gpus.extend(pb.HostGpus(gpus=part) for part in own)
-    stored = job_to_pb(job_from_pb("j", spec))  # as the controller answers with it
+    stored = job_to_pb(job_from_pb("j", spec))  # as the controller returns it
     return stored, list(zip(names, own, strict=True))
 
 
 def read(spec: pb.JobSpec) -> list[tuple[str, Part]]:
-    """Hosts, and what the job has of each."""
+    """The hosts of a job, each with the GPUs that the job has there."""
     return list(job_from_pb("j", spec).held.items())
 
 
@@ -46,7 +46,7 @@ def read(spec: pb.JobSpec) -> list[tuple[str, Part]]:
 def test_hosts_change_places(
     job: tuple[pb.JobSpec, list[tuple[str, Part]]], gone: list[str], come: list[str]
 ) -> None:
-    """Each new host stands where the old one stood, with its GPUs; or all of it is refused."""
+    """A new host takes the place and the GPUs of the old one, or all changes are refused."""
     spec, own = job
     wanted = dict(zip(gone, come, strict=False))
     names = [name for name, _ in own]
@@ -74,7 +74,10 @@ def test_hosts_come_and_go(
     remove: list[str],
     gpus: Part | None,
 ) -> None:
-    """What stays keeps its order and GPUs, what comes stands behind it, and dp follows."""
+    """Remaining hosts keep order and GPUs, new ones come last, and ``dp`` is recomputed.
+
+    Requests that make no sense are refused.
+    """
     spec, own = job
     names = [name for name, _ in own]
     whole = not spec.gpus

@@ -1,4 +1,4 @@
-"""Flows that nobody announced take what is left, and nothing else."""
+"""Unannounced flows get only the capacity that announced flows leave."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SEEDS = st.integers(min_value=0, max_value=2**32 - 1)
 
 
 def found_flows(rng: Random, fabric: Fabric, most: int = 6) -> Flows:
-    """What switches may have found: a flow for each of some pairs."""
+    """Draw unannounced flows, one for each of up to ``most`` pairs of NICs."""
     nics = nic_ids(fabric)
     pairs = dict.fromkeys(tuple(rng.sample(nics, 2)) for _ in range(rng.randint(1, most)))
     rates = [rng.choice([40.0, 200.0, 390.0]) for _ in pairs]
@@ -36,12 +36,15 @@ def found_flows(rng: Random, fabric: Fabric, most: int = 6) -> Flows:
 
 
 def both(told: Flows, found: Flows, *, odd: bool = False) -> Flows:
-    """As an intent comes to them, in any order: pairs that are announced are not found."""
+    """Announced and found flows together, as an intent has them.
+
+    Found flows of announced pairs are dropped. If ``odd``, the found flows come first.
+    """
     return without_announced(concatenate([found, told] if odd else [told, found]))
 
 
 def paths_of(plan: Plan, count: int) -> list[tuple[int, ...]]:
-    """Flow, QPs, path and backup of the first flows of a plan."""
+    """Flow, first and last QP, path and backup of each path of the first ``count`` flows."""
     paths, backups = plan.paths, plan.backups
     return [
         (
@@ -60,7 +63,10 @@ def paths_of(plan: Plan, count: int) -> list[tuple[int, ...]]:
 @settings(max_examples=examples(1, EACH))
 @given(SEEDS)
 def test_what_was_announced_is_planned_as_if_nothing_else_were_there(kind: str, seed: int) -> None:
-    """Path by path and backup by backup, anew and after each of some events; and all is sound."""
+    """Announced flows get the same paths and backups as without unannounced ones.
+
+    This holds for a new plan and after each of several events, and every plan is valid.
+    """
     rng = Random(seed)
     fabric = damaged(rng, KINDS[kind](rng), 0.05)
     told = crowded_flows(rng, fabric, 10)
@@ -85,9 +91,9 @@ def test_what_was_announced_is_planned_as_if_nothing_else_were_there(kind: str, 
 
 
 def test_a_job_gives_up_nothing_for_an_elephant() -> None:
-    """Two flows of a job have a spine each, though all three would fit better otherwise.
+    """Two flows of a job keep a spine each, although sharing one would lower the worst link.
 
-    The worst link is least full where the job's flows share a spine: then both are slower.
+    If they shared a spine, the unannounced flow would have the other, and both would be slower.
     """
     fabric = clos(leaves=2, spines=2, nics_per_leaf=3, nics_per_host=1)
     nics = nic_ids(fabric)
@@ -106,7 +112,7 @@ def test_a_job_gives_up_nothing_for_an_elephant() -> None:
 
 
 def test_an_elephant_takes_the_emptiest_way_and_stays_there() -> None:
-    """Where a job left room; and while no other way is clearly better, it does not move."""
+    """An unannounced flow takes the emptiest path and stays while no other is clearly better."""
     fabric = clos(leaves=2, spines=4, nics_per_leaf=4, nics_per_host=1)
     nics = nic_ids(fabric)
     near, far = nics[:4], nics[4:]

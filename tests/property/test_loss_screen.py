@@ -1,4 +1,4 @@
-"""The N-1 certificate kept from plan to plan is the one made of each plan alone, bit by bit."""
+"""An N-1 certificate updated from plan to plan equals, bit by bit, one of each plan alone."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ KEPT = ("gbps", "qps", "wants", "spare_wants", "bare", "most_gbps", "most_qps", 
 
 
 def check(screen: LossScreen | None, plan: Plan) -> LossScreen:
-    """The screen of the plan, which is the same as one made of nothing else."""
+    """Return the screen of a plan, and assert that it equals one made from the plan alone."""
     known, fresh = screen_of(plan, screen), LossScreen(plan)
     for name in KEPT:
         assert np.array_equal(getattr(known, name), getattr(fresh, name)), name
@@ -44,7 +44,7 @@ def check(screen: LossScreen | None, plan: Plan) -> LossScreen:
 
 
 def changed(rng: Random, fabric: Fabric) -> Fabric:
-    """Some links or a switch go out of service, are drained, or come back."""
+    """Take some links or a switch out of service, drain them, or bring some back."""
     state = rng.choice([State.UP, State.DOWN, State.DOWN, State.DRAINED])
     if rng.random() < 0.3:
         switch = rng.choice(fabric.structure.switches.tolist())
@@ -57,7 +57,7 @@ def changed(rng: Random, fabric: Fabric) -> Fabric:
 
 
 def drawn(rng: Random) -> Fabric:
-    """Two tiers, zones under cores, or any graph."""
+    """Draw two tiers, zones under cores, or any graph."""
     kind = rng.randrange(3)
     if kind == 0:
         return clos(leaves=rng.randint(2, 4), spines=rng.randint(2, 4), nics_per_leaf=2)
@@ -70,7 +70,7 @@ def drawn(rng: Random) -> Fabric:
 @settings(max_examples=examples(5), deadline=None)
 @given(SEEDS)
 def test_repairs_after_losses_and_returns(seed: int) -> None:
-    """Links and switches go and come, jobs come, backups move: each step changes what it must."""
+    """The screen stays right while links and switches go and return and jobs come."""
     rng = Random(seed)
     fabric = drawn(rng)
     flows = any_flows(rng, fabric, 12)
@@ -92,7 +92,7 @@ def test_repairs_after_losses_and_returns(seed: int) -> None:
 @settings(max_examples=examples(5), deadline=None)
 @given(SEEDS)
 def test_any_plan_after_any_other(seed: int) -> None:
-    """Plans of the same flows that have nothing else in common, while links go and come."""
+    """The screen is right for unrelated plans too, while links fail and return."""
     rng = Random(seed)
     fabric = random_fabric(rng)
     plan = random_plan(rng, fabric)
@@ -105,5 +105,5 @@ def test_any_plan_after_any_other(seed: int) -> None:
 
 
 def _with_more(rng: Random, fabric: Fabric, flows: Flows) -> Flows:
-    """The flows, and others behind them."""
+    """The flows, followed by more."""
     return concatenate([flows, any_flows(rng, fabric, 3)])

@@ -1,4 +1,4 @@
-"""Plans by source ports on drawn fabrics: what they say is where hashing sends packets."""
+"""Plans that choose source ports: hashing sends packets where the plan says."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def ways(paths: Paths) -> list[tuple[int, int, tuple[int, ...]]]:
 
 
 def spread(plan: Plan, ports: Ints) -> Ints:
-    """A port for each QP of each flow; 1 where it has none."""
+    """The source port of each QP of each flow, shape (QPs,); 1 for a QP without a path or port."""
     flows, paths = plan.flows, plan.paths
     begins = np.cumsum(flows.qps) - flows.qps
     rows = [begins[flow] + qp for flow, qp, _ in ways(paths)]
@@ -47,7 +47,7 @@ def spread(plan: Plan, ports: Ints) -> Ints:
 
 
 class Programmed:
-    """Switches that do what a plan's entries say, and hash where there is none."""
+    """Switches that follow a plan's entries, and hash where there is none."""
 
     def __init__(self, plan: Plan, hashes: Switches) -> None:
         self._hashes = hashes
@@ -63,12 +63,12 @@ class Programmed:
                 self._first[*ends, port] = arcs[0]
 
     def leave(self, nic: Ints, destination: Ints, source_port: Ints) -> Ints:
-        """Hosts of NICs with several links do as the plan says where entries carry the flow."""
+        """The first arc of each packet by the plan; NONE for flows that are placed by ports."""
         packets = zip(nic.tolist(), destination.tolist(), source_port.tolist(), strict=True)
         return np.array([self._first.get(one, NONE) for one in packets], dtype=np.int64)
 
     def forward(self, switch: Ints, source: Ints, destination: Ints, source_port: Ints) -> Ints:
-        """See ``Switches``."""
+        """Implement ``Switches.forward``."""
         hashed = self._hashes.forward(switch, source, destination, source_port)
         packets = zip(*(one.tolist() for one in (switch, source, destination)), strict=True)
         return np.array(
@@ -83,12 +83,15 @@ class Programmed:
 
 
 def every_switch(case: Case) -> Fabric:
-    """Nobody programs any switch."""
+    """The case's fabric, with every switch hashing."""
     return hashing(case.fabric)
 
 
 def some_switches(case: Case) -> Fabric:
-    """Each switch, or all of a zone or kind, hash as they are drawn; tables, too."""
+    """The case's fabric, with some switches hashing and random table sizes.
+
+    It is drawn for each switch, for each zone or for each kind of switch whether it hashes.
+    """
     random = Random(case.seed)
     structure = case.fabric.structure
     nodes = structure.nodes
@@ -103,7 +106,7 @@ def some_switches(case: Case) -> Fabric:
 
 
 def check(plan: Plan, known: PortPaths, hashes: Switches, case: Case) -> None:
-    """Packets of the plan's ports take its paths, and those of spare ports its backups."""
+    """Assert that packets of a plan's ports take its paths, and of its spare ports its backups."""
     verify_plan(plan)
     fabric, flows = plan.fabric, plan.flows
     switches = Programmed(plan, hashes)
@@ -141,11 +144,12 @@ def check(plan: Plan, known: PortPaths, hashes: Switches, case: Case) -> None:
 def test_packets_of_each_port_take_the_path_of_its_plan(
     drawn_switches: Callable[[Case], Fabric],
 ) -> None:
-    """Of any fabric, damaged or not: packets take paths and backups, as a walk of them sees.
+    """Packets take the plan's paths and backups, on any fabric, damaged or not.
 
-    Switches that hash hold no entry. Flows that ports are to carry have no path where no port
-    arrived. The worst link is that of the certificate. The file of what is known reads back. A
-    repair after a lost link keeps all of it true, and QPs on paths that it keeps have their ports.
+    Switches that hash hold no entry. A flow that is to be placed by ports has no path only if no
+    port is known to arrive. The worst link is that of the certificate. The file of known port paths
+    reads back unchanged. All of this still holds after a repair for a lost link, and QPs that keep
+    their path keep their port.
     """
     for seed in fresh_seeds(quick=8, deep=400):
         case = drawn(seed)

@@ -1,4 +1,4 @@
-"""The difference of two programs, applied to the first, is the second, and no more than that."""
+"""The difference of two programs turns the first into the second, with no needless change."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SEEDS = st.integers(min_value=0, max_value=2**32 - 1)
 
 
 def held(entries: Entries) -> dict[tuple[int, ...], tuple[Any, ...]]:
-    """Content by switch and match."""
+    """The content of each entry, by switch and match."""
     found = {}
     for row in range(len(entries)):
         match = tuple(
@@ -34,7 +34,7 @@ def held(entries: Entries) -> dict[tuple[int, ...], tuple[Any, ...]]:
 
 
 def two_plans(seed: int) -> tuple[Plan, Plan]:
-    """Two plans of one structure, each with other links down."""
+    """Two plans of one structure, with different links down."""
     rng = Random(seed)
     fabric = random_fabric(rng)
     first = random_plan(rng, with_failures(rng, fabric))
@@ -43,7 +43,7 @@ def two_plans(seed: int) -> tuple[Plan, Plan]:
 
 @given(SEEDS)
 def test_difference_makes_the_old_into_the_new(seed: int) -> None:
-    """Deletes and sets, applied to what a switch holds, give what it shall hold."""
+    """Deletes and sets turn the old entries into the new ones."""
     old, new = map(entries_of, two_plans(seed))
     sets, deletes = difference(old, new)
     table = held(old)
@@ -55,7 +55,7 @@ def test_difference_makes_the_old_into_the_new(seed: int) -> None:
 
 @given(SEEDS)
 def test_difference_is_the_least(seed: int) -> None:
-    """Nothing is set that was so already, and nothing deleted that is set or stays."""
+    """No unchanged entry is set, and no entry is deleted that is set or stays."""
     old, new = map(entries_of, two_plans(seed))
     sets, deletes = difference(old, new)
     before, after = held(old), held(new)
@@ -65,7 +65,7 @@ def test_difference_is_the_least(seed: int) -> None:
 
 @given(SEEDS)
 def test_equal_programs_do_not_differ(seed: int) -> None:
-    """A program differs from itself in nothing, from none in everything."""
+    """A program does not differ from itself, and differs from an empty one in every entry."""
     entries = entries_of(two_plans(seed)[0])
     everything = list(range(len(entries)))
     same = difference(entries, entries.take(np.arange(len(entries))))
@@ -75,7 +75,7 @@ def test_equal_programs_do_not_differ(seed: int) -> None:
 
 
 def ways(plan: Plan) -> dict[str, list[tuple[int, ...]]]:
-    """The arcs of each QP of each flow."""
+    """The arcs of each QP, by flow id."""
     found: dict[str, list[tuple[int, ...]]] = {}
     for path in range(len(plan.paths)):
         way = tuple(plan.paths.of(path).tolist())
@@ -86,15 +86,15 @@ def ways(plan: Plan) -> dict[str, list[tuple[int, ...]]]:
 
 @given(SEEDS)
 def test_changed_flows_are_those_with_a_qp_elsewhere(seed: int) -> None:
-    """A flow with a path counts as changed if, and only if, some QP takes other links or none."""
+    """Exactly the flows that had a path and have a QP on other links, or none, count as changed."""
     rng = Random(seed)
     fabric = random_fabric(rng)
     old = random_plan(rng, with_failures(rng, fabric))
     drawn = random_plan(rng, fabric)
     new = Plan(drawn.fabric, drawn.flows.with_qps(4), drawn.paths, drawn.backups)
     before, after = ways(old), ways(new)
-    # What counts is where a QP takes another way than the one before it: more QPs on the
-    # same one path are no move.
+    # Only the QPs at which the path changes from one QP to the next are compared: more QPs on
+    # the same path are no move.
     expected = [
         row
         for row, flow in enumerate(new.flows.ids)
@@ -109,7 +109,7 @@ def _runs(told: list[tuple[int, ...]]) -> list[tuple[int, tuple[int, ...]]]:
 
 @given(SEEDS)
 def test_a_plan_read_for_another_reading_of_the_fabric_is_unchanged(seed: int) -> None:
-    """Rows differ between two readings of a fabric; ids and keys do not."""
+    """Reversed links and another row order change no flow, since ids and keys stay."""
     rng = Random(seed)
     plan = random_plan(rng, random_fabric(rng))
     turned = _turned(plan)
@@ -118,7 +118,7 @@ def test_a_plan_read_for_another_reading_of_the_fabric_is_unchanged(seed: int) -
 
 
 def _turned(plan: Plan) -> Plan:
-    """The same plan on the same fabric, whose links stand the other way in reverse order."""
+    """The same plan on the same fabric, with its links reversed and in reverse order."""
     document = fabric_document(plan.fabric)
     for edge in document["edges"]:
         edge["source"], edge["target"] = edge["target"], edge["source"]
@@ -134,9 +134,9 @@ def _turned(plan: Plan) -> Plan:
 
 @given(SEEDS)
 def test_difference_names_just_the_rows_that_were_changed(seed: int) -> None:
-    """Where entries went, or lead elsewhere, those; the others are what they were.
+    """The difference names exactly the rows that were removed or changed.
 
-    So few that most switches keep all their matches, or so many that hardly any does.
+    Either few rows change and most switches keep all their matches, or hardly any switch does.
     """
     rng = np.random.default_rng(seed)
     entries = entries_of(two_plans(seed)[0])

@@ -1,4 +1,4 @@
-"""The hottest links of a plan and how its jobs fare, against walks over its paths one by one."""
+"""The hottest links of a plan and of its jobs, compared with a walk over each path."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ SEEDS = st.integers(min_value=0, max_value=2**32 - 1)
 
 
 def drawn(seed: int) -> Plan:
-    """A plan with links down."""
+    """A random plan of a fabric with links down."""
     rng = Random(seed)
     return random_plan(rng, with_failures(rng, random_fabric(rng)))
 
 
 def walked(plan: Plan) -> dict[int, dict[int, tuple[set[int], float]]]:
-    """By arc and job: the flows that use it, and their Gbit/s in the job's worst phase."""
+    """For each arc and job, the flows that use it and their Gbit/s in the job's worst phase."""
     flows, found = plan.flows, dict[int, dict[int, tuple[set[int], float]]]()
     uses: dict[tuple[int, int], dict[int, float]] = defaultdict(lambda: defaultdict(float))
     users: dict[tuple[int, int], set[int]] = defaultdict(set)
@@ -47,7 +47,7 @@ def walked(plan: Plan) -> dict[int, dict[int, tuple[set[int], float]]]:
 @settings(max_examples=examples(40, 2000))
 @given(SEEDS)
 def test_links_are_told_with_all_who_use_them(seed: int) -> None:
-    """Each arc that carries something once, the fullest first, with the loads of each job."""
+    """Each loaded arc is listed once, fullest first, with the flows and load of each job."""
     plan = drawn(seed)
     expected = walked(plan)
     hottest = hottest_arcs(plan)
@@ -73,7 +73,7 @@ def test_links_are_told_with_all_who_use_them(seed: int) -> None:
 @settings(max_examples=examples(40, 2000))
 @given(SEEDS)
 def test_the_worst_link_of_a_job_is_the_fullest_it_uses(seed: int) -> None:
-    """Also where a flow of it has no path; a job without any path has none."""
+    """A job's worst link is the fullest that it uses; a job without any path has none."""
     plan = drawn(seed)
     capacity = plan.fabric.structure.capacity
     most: dict[str, float] = {}

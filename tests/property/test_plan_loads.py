@@ -1,4 +1,4 @@
-"""Loads that follow from those of a plan before are those that are added up from nothing."""
+"""Loads derived from those of an earlier plan equal loads summed up from nothing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SEEDS = st.integers(min_value=0, max_value=2**32 - 1)
 
 @pytest.fixture(scope="module")
 def phased() -> Plan:
-    """Three jobs, each of two phases and of flows that may run at any time."""
+    """A plan of three jobs, each with two phases and with flows that may run at any time."""
     fabric = three_tier(
         zones=2, leaves=4, spines=4, nics_per_leaf=4, cores=4, taper=1.0, name="two-zones"
     )
@@ -34,7 +34,7 @@ def phased() -> Plan:
 
 
 def changed(plan: Plan, random: np.random.Generator, share: float) -> Plan:
-    """With other arcs here and there; that they lead nowhere is nothing to loads."""
+    """The plan with some arcs replaced at random. Loads do not need connected paths."""
     arcs = plan.paths.arcs.copy()
     places = np.flatnonzero(random.random(len(arcs)) < share)
     arcs[places] = random.integers(len(plan.fabric.structure.tail), size=len(places))
@@ -43,7 +43,7 @@ def changed(plan: Plan, random: np.random.Generator, share: float) -> Plan:
 
 @given(SEEDS)
 def test_loads_follow_from_those_before(phased: Plan, seed: int) -> None:
-    """Bit for bit, plan after plan: little or much has changed, since whichever was before."""
+    """Loads are the same bit for bit, whichever plan they derive from and however it differs."""
     random = np.random.default_rng(seed)
     plans = [phased]
     loads_after(phased, None)
@@ -58,7 +58,7 @@ def test_loads_follow_from_those_before(phased: Plan, seed: int) -> None:
 
 @given(SEEDS)
 def test_loads_follow_where_flows_come_behind(phased: Plan, seed: int) -> None:
-    """Bit for bit, too, where the plan before has no more than the first of the flows."""
+    """Loads are the same bit for bit if the earlier plan has only the first of the flows."""
     random = np.random.default_rng(seed)
     count = int(random.integers(len(phased.flows) + 1))
     first = phased.flows.take(np.arange(count))
@@ -72,7 +72,7 @@ def test_loads_follow_where_flows_come_behind(phased: Plan, seed: int) -> None:
 
 @given(SEEDS)
 def test_loads_of_new_jobs_come_on_top(phased: Plan, seed: int) -> None:
-    """Bit for bit, where whole jobs come behind the flows of the plan before, few or many."""
+    """Loads are the same bit for bit if whole jobs follow the flows of the earlier plan."""
     random = np.random.default_rng(seed)
     flows = phased.flows
     if random.random() < 0.5:  # no flow may run at any time
@@ -88,7 +88,7 @@ def test_loads_of_new_jobs_come_on_top(phased: Plan, seed: int) -> None:
 
 
 def test_a_flow_with_other_qps_is_another_load(phased: Plan) -> None:
-    """Where rows stand for other QPs than before, all is added up."""
+    """If flows have other QP counts than before, all loads are summed up again."""
     loads_after(phased, None)
     halved = replace(phased, flows=phased.flows.with_qps(2))
     expected = arc_loads(len(halved.fabric.structure.tail), halved.flows, halved.paths)

@@ -1,4 +1,4 @@
-"""Entries realise the plan: whoever follows them goes where the plan says."""
+"""Entries realise the plan: packets that follow them take its paths."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ Table = dict[tuple[int, int, int, int, int], int]
 
 
 def drawn(seed: int) -> Plan:
-    """A random plan, some links of its fabric down."""
+    """A random plan of a fabric with some links down."""
     rng = Random(seed)
     return random_plan(rng, with_failures(rng, random_fabric(rng)))
 
 
 def table(entries: Entries) -> Table:
-    """Arc by switch and match."""
+    """The primary arc of each entry, by switch and match."""
     keys = zip(
         entries.switch.tolist(),
         entries.source.tolist(),
@@ -49,7 +49,7 @@ def table(entries: Entries) -> Table:
 def next_arc(
     held: Table, fabric: Fabric, switch: int, pair: tuple[int, int], port: int
 ) -> list[int]:
-    """Where a packet may go: by the exact port, by the pair, or by any hop of the underlay."""
+    """The arcs that a packet may take: by its port's entry, its pair's entry, or the underlay."""
     for ports in ((port, ROCE_PORT), (ANY_PORT, ANY_PORT)):
         if (switch, *pair, *ports) in held:
             return [held[switch, *pair, *ports]]
@@ -59,7 +59,7 @@ def next_arc(
 
 @given(SEEDS)
 def test_packets_follow_the_plan(seed: int) -> None:
-    """Every QP of every flow takes just the arcs of its path, with nothing left to chance."""
+    """Every QP takes exactly the arcs of its path, and no hop is left to hashing."""
     plan = drawn(seed)
     held = table(entries_of(plan))
     structure, flows = plan.fabric.structure, plan.flows
@@ -91,7 +91,7 @@ def test_paths_hold_when_every_link_is_back(seed: int) -> None:
 
 @given(SEEDS)
 def test_entries_follow_from_paths_alone(seed: int) -> None:
-    """A plan has the same entries whichever of the links that it does not use are up."""
+    """The states of links that a plan does not use do not change its entries."""
     plan = drawn(seed)
     rng, states = Random(seed), plan.fabric.link_state.copy()
     spared = np.ones(len(states), dtype=np.bool_)
@@ -106,9 +106,9 @@ def test_entries_follow_from_paths_alone(seed: int) -> None:
 
 @given(SEEDS)
 def test_no_entry_is_idle(seed: int) -> None:
-    """Where the underlay has but one way, now and with all links up, no entry repeats it.
+    """No entry repeats the underlay's only next hop, if it is the only one with all links up too.
 
-    But on a way round it does, since on some fabric in between the underlay may have others.
+    On a detour an entry may repeat it, because with other links down the underlay may have more.
     """
     plan = drawn(seed)
     entries = entries_of(plan)
@@ -124,7 +124,7 @@ def test_no_entry_is_idle(seed: int) -> None:
 
 
 def _longest(plan: Plan) -> dict[tuple[tuple[int, int], int], int]:
-    """Links left on the longest path of each pair from each arc that it goes by, that included."""
+    """For each pair and arc, the most links left on a path of the pair, that arc included."""
     found: dict[tuple[tuple[int, int], int], int] = {}
     for path, flow in enumerate(plan.paths.flow.tolist()):
         pair = (int(plan.flows.source[flow]), int(plan.flows.destination[flow]))
@@ -134,7 +134,7 @@ def _longest(plan: Plan) -> dict[tuple[tuple[int, int], int], int]:
 
 
 def _shortest(plan: Plan, entries: Entries, row: int) -> int:
-    """Links from an entry's switch to its destination, were all up."""
+    """The number of links from an entry's switch to its destination, with all links up."""
     reach = underlay(plan.fabric.structure).reach
     place = reach.place[entries.destination[row]]
     return int(reach.distance[reach.row[entries.switch[row]], place]) + 1
@@ -142,7 +142,7 @@ def _shortest(plan: Plan, entries: Entries, row: int) -> int:
 
 @given(SEEDS)
 def test_entries_are_sorted_and_unique(seed: int) -> None:
-    """Entries come by switch and match, each once; primaries and backups leave that switch."""
+    """Entries are sorted by switch and match and unique, and their hops leave that switch."""
     plan = drawn(seed)
     entries = entries_of(plan)
     keys = [*table(entries)]
@@ -157,9 +157,9 @@ def test_entries_are_sorted_and_unique(seed: int) -> None:
 
 @given(SEEDS)
 def test_risks_are_the_links_ahead(seed: int) -> None:
-    """An entry's risk is every link between switches that its QPs cross from there on.
+    """An entry's risks are the links between switches that its QPs cross from there on.
 
-    On a way round it may be all that any QPs of its pair cross.
+    On a detour they may be all links between switches that any QP of the pair crosses.
     """
     plan = drawn(seed)
     entries = entries_of(plan)
@@ -189,9 +189,9 @@ def test_risks_are_the_links_ahead(seed: int) -> None:
 
 @given(SEEDS)
 def test_a_backup_leads_round_the_risk(seed: int) -> None:
-    """From the switch on, the backup path of an entry avoids every link of its risk.
+    """From its switch on, an entry's backup path avoids every link at risk.
 
-    Its own links between switches are the risk of the backup; without one there is none.
+    The backup's own links between switches are its risks. An entry without a backup has none.
     """
     plan = drawn(seed)
     entries = entries_of(plan)
@@ -212,9 +212,9 @@ def test_a_backup_leads_round_the_risk(seed: int) -> None:
 
 @given(SEEDS)
 def test_stages_fall_along_every_path(seed: int) -> None:
-    """Each entry has a higher stage than the next one on any path, to 0 where none follows.
+    """An entry's stage is one above the highest that follows on its paths, and 0 for the last.
 
-    Only where two paths of a pair meet switches in opposite order no stages can do so.
+    Where two paths of a pair meet switches in opposite order, no such stages exist.
     """
     plan = drawn(seed)
     entries = entries_of(plan)
@@ -247,7 +247,7 @@ def _chains(plan: Plan, entries: Entries) -> Iterator[list[int]]:
 
 @given(SEEDS)
 def test_random_plans_are_valid(seed: int) -> None:
-    """What the other properties stand on: random plans pass the independent check."""
+    """The random plans that these tests use pass the independent check."""
     plan = drawn(seed)
     verify_plan(plan)
     assert NodeKind.NIC not in plan.fabric.structure.nodes.kind[entries_of(plan).switch]

@@ -1,4 +1,4 @@
-"""Entries taken over from the plan before are those that would be made anew."""
+"""Entries derived from those of an earlier plan equal entries made anew."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ SEEDS = st.integers(min_value=0, max_value=2**32 - 1)
 
 
 def assert_same(found: Entries, due: Entries, told: object) -> None:
-    """Every column is the same."""
+    """Assert that every column is the same."""
     for name in ALL:
         one, other = getattr(found, name), getattr(due, name)
         np.testing.assert_array_equal(one, other, err_msg=f"{told}: {name}")
 
 
 def assert_same_difference(old: Entries, new: Entries, told: object) -> None:
-    """What is known of how entries were made says the same as a comparison of copies."""
+    """Assert that the recorded edit gives the same difference as a comparison of copies."""
     copies = [
         Entries(**{name: getattr(entries, name).copy() for name in ALL}) for entries in (old, new)
     ]
@@ -48,7 +48,7 @@ def assert_same_difference(old: Entries, new: Entries, told: object) -> None:
 
 
 def mixed(rng: Random, one: Plan, other: Plan) -> Plan:
-    """The other plan, some of its flows with paths and backups of the first."""
+    """The second plan, with the paths and backups of the first for some flows."""
     taken = [rng.random() < 0.5 for _ in range(len(one.flows))]
 
     def both(mine: Paths, theirs: Paths) -> Paths:
@@ -65,7 +65,7 @@ def mixed(rng: Random, one: Plan, other: Plan) -> Plan:
 
 @given(SEEDS)
 def test_entries_after_any_change(seed: int) -> None:
-    """Other paths for some flows, links down and up, flows without a path: the same entries."""
+    """Derived entries are right when paths change, links fail or return, and flows lose paths."""
     rng, shape = Random(seed), Random(seed)
     fabric = random_fabric(shape)
     draws = rng.randrange(2**32)
@@ -78,7 +78,7 @@ def test_entries_after_any_change(seed: int) -> None:
 
 @given(SEEDS)
 def test_flows_that_differ(seed: int) -> None:
-    """Just those whose QPs, arcs or bounds of paths are others; all that moved are among them."""
+    """``differing`` marks exactly the flows with other paths; all moved flows are among them."""
     rng, shape = Random(seed), Random(seed)
     fabric = random_fabric(shape)
     draws = rng.randrange(2**32)
@@ -101,7 +101,7 @@ def test_flows_that_differ(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_entries_after_repairs(seed: int) -> None:
-    """Links of three tiers go and come, a NIC's among them; entries follow each repair."""
+    """Entries follow each repair while links, also of NICs, fail and return."""
     fabric = three_tier(zones=3, leaves=4, spines=4, nics_per_leaf=4, cores=4, nics_per_host=2)
     plan = solve(fabric, permutations(fabric, seed, sets=2, qps=2))
     repairer, entries, rng = Repairer(plan), entries_of(plan), Random(seed)
@@ -122,7 +122,11 @@ def _toggled(fabric: Fabric, link: int) -> Fabric:
 
 
 def test_entries_know_what_they_were_made_of_and_hold_none_of_it() -> None:
-    """However many plans ago; of copies with another column nothing is believed but of stages."""
+    """Entries know how they derive from the last ones, without keeping those in memory.
+
+    A copy with another column has no such knowledge, unless only its stages differ and do not
+    matter.
+    """
     fabric = three_tier(zones=2, leaves=2, spines=2, nics_per_leaf=4, cores=2, nics_per_host=2)
     plan = solve(fabric, permutations(fabric, 1, sets=4, qps=2))
     repairer, made = Repairer(plan), [entries_of(plan)]
@@ -142,7 +146,7 @@ def test_entries_know_what_they_were_made_of_and_hold_none_of_it() -> None:
 
 
 def _each_tells(made: list[Entries]) -> None:
-    """How it was made of the one before it, which is another."""
+    """Assert that each knows its edit from the one before, and that changed copies do not."""
     for old, new in pairwise(made):
         edit, turned = known_edit(old, new), replace(new, stage=new.stage + 1)
         assert edit is not None

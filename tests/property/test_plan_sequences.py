@@ -1,8 +1,8 @@
-"""Losses, returns and drains one after another: each plan is sound, true, and near a fresh one.
+"""Plans after sequences of losses, returns and drains are valid and near a fresh plan.
 
-Through both doors: ``heddle plan --previous`` from file to file, and the functions that
-the controller plans with. What is expected is said here a second time, from the files and
-from the arrays alone.
+Two ways of planning are tested: ``heddle plan --previous`` from file to file, and the functions
+that the controller plans with. Expected results are computed a second time, from the files and
+arrays alone.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from tests.support.solve_checks import check_backups, check_certificate, check_p
 STEPS = examples(4, 20)
 MOST_FLOWS = examples(8, 12)
 SETTLED = 0.02
-"""What the controller promises of a plan that had its quiet: the default of its setting."""
+"""How much fuller the worst link of a settled plan may be: the controller's default."""
 
 
 def events(random: Random, fabric: Fabric) -> Iterator[Fabric]:
-    """The fabric after each of so many events: a link or switch lost, drained, or back."""
+    """Yield the fabric after each of ``STEPS`` losses, drains or returns of a link or switch."""
     kind = fabric.structure.nodes.kind
     switches = np.flatnonzero(kind != NodeKind.NIC).tolist()
     for _ in range(STEPS):
@@ -59,7 +59,7 @@ def events(random: Random, fabric: Fabric) -> Iterator[Fabric]:
 
 
 def joined(fabric: Fabric, ends: tuple[int, int], barred: frozenset[int] = frozenset()) -> bool:
-    """Whether links that take new paths, but for some, join two NICs."""
+    """Whether plannable links, except the barred ones, connect two NICs."""
     structure = fabric.structure
     first, arcs = structure.out
     seen, queue = {ends[0]}, deque([ends[0]])
@@ -78,7 +78,7 @@ def joined(fabric: Fabric, ends: tuple[int, int], barred: frozenset[int] = froze
 
 
 def poorly_backed(plan: Plan) -> Iterator[str]:
-    """Paths without a backup though another way exists, or with one less apart than it could be."""
+    """Describe each path whose backup is missing or shares more links than necessary."""
     fabric, structure = plan.fabric, plan.fabric.structure
     nic = structure.nodes.kind == NodeKind.NIC
     between: Bools = ~nic[structure.tail] & ~nic[structure.head]
@@ -97,7 +97,7 @@ def poorly_backed(plan: Plan) -> Iterator[str]:
 
 
 def check(plan: Plan) -> None:
-    """The plan is valid, what its certificate says is so, and it is backed up."""
+    """Assert that a plan, its certificate and its backups are as they should be."""
     verify_plan(plan)
     check_paths(plan)
     check_backups(plan)
@@ -107,7 +107,7 @@ def check(plan: Plan) -> None:
 
 
 def check_bound(plan: Plan) -> None:
-    """No bound is above an exact optimum, and nobody is left out whom links could carry."""
+    """Assert that no bound is above the exact optimum and every flow that can be is routed."""
     exact = Exact(plan.fabric, plan.flows)
     assert not {*plan.unrouted} & {*exact.routed}
     told, tiers = plan.certificate, plan.fabric.structure.tier_of_arc
@@ -118,7 +118,7 @@ def check_bound(plan: Plan) -> None:
 
 
 def check_near(plan: Plan, share: float) -> None:
-    """It carries what a plan made anew carries; its worst link is no fuller by such a share."""
+    """Assert that a plan routes what a fresh one does, its worst link ``share`` fuller at most."""
     fresh = plan_anew(plan.fabric, plan.flows, plan)
     assert {*plan.unrouted} == {*fresh.unrouted}
     worst, least = (one.certificate.max_utilization for one in (plan, fresh))
@@ -127,7 +127,7 @@ def check_near(plan: Plan, share: float) -> None:
 
 
 def moved(before: Plan, after: Plan) -> int:
-    """Flows that had a path, with a QP that is elsewhere now, or nowhere."""
+    """The number of flows that had a path and now have a QP on another path, or on none."""
     was, now = (_ways(plan) for plan in (before, after))
     return sum(now.get(flow) != ways for flow, ways in was.items())
 
@@ -144,7 +144,7 @@ def _ways(plan: Plan) -> dict[int, list[tuple[int, ...]]]:
 
 @pytest.mark.deep
 def test_what_the_controller_plans_stays_sound_and_near_a_plan_made_anew() -> None:
-    """After each event it plans as the controller does, and after some it has its quiet."""
+    """Plans are sound after each event, and near a fresh plan after each reoptimisation."""
     engine = planning_engine(None)
     for seed in fresh_seeds(len(KINDS)):
         random, case = Random(seed), drawn(seed, MOST_FLOWS)
@@ -173,7 +173,7 @@ def test_what_the_controller_plans_stays_sound_and_near_a_plan_made_anew() -> No
 
 
 def write_flows(fabric: Fabric, flows: Flows, path: Path) -> None:
-    """A flow file."""
+    """Write a flow file."""
     ids, lines = fabric.structure.nodes.ids, ["flow,src,dst,gbps,job,phase,qps,class"]
     for row, name in enumerate(flows.ids):
         ends = ids[flows.source[row]], ids[flows.destination[row]]
@@ -185,7 +185,7 @@ def write_flows(fabric: Fabric, flows: Flows, path: Path) -> None:
 
 
 def losses(random: Random, fabric: Fabric) -> tuple[Fabric, tuple[str, ...]]:
-    """The fabric as a file has it, and what ``--down`` says beyond that; together the same."""
+    """Split a fabric's losses into a fabric for the file and values of ``--down``."""
     structure, links = fabric.structure, fabric.structure.links
     told, up_links, up_nodes = [], {}, {}
     for row in np.flatnonzero(fabric.link_state == State.DOWN).tolist():
@@ -201,7 +201,7 @@ def losses(random: Random, fabric: Fabric) -> tuple[Fabric, tuple[str, ...]]:
 
 
 def moved_in_files(before: dict[str, Any], after: dict[str, Any]) -> int:
-    """As ``moved``, from two documents."""
+    """The same as ``moved``, from two plan documents."""
     was, now = (
         {
             route["flow"]: [
@@ -218,7 +218,10 @@ def moved_in_files(before: dict[str, Any], after: dict[str, Any]) -> int:
 
 @pytest.mark.deep
 def test_a_plan_file_follows_events_and_stays_near_a_plan_made_anew(tmp_path: Path) -> None:
-    """``heddle plan --previous`` again and again; now and then from a file that tells no states."""
+    """Plans made with ``--previous``, event by event, stay sound and near fresh ones.
+
+    Sometimes the previous file has no states.
+    """
     flows, fabric_file = tmp_path / "flows.csv", tmp_path / "fabric.json"
     for seed in fresh_seeds(len(KINDS)):
         random, case = Random(seed), drawn(seed, MOST_FLOWS)

@@ -1,4 +1,4 @@
-"""What the planner makes is let through by the check that knows nothing of the planner."""
+"""Plans of the planner pass the check that shares no code with it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SEEDS = st.integers(min_value=0, max_value=2**32 - 1)
 
 
 def with_drains(rng: Random, fabric: Fabric) -> Fabric:
-    """The same fabric with a few of the links that are up in maintenance."""
+    """The same fabric with a few of its live links drained."""
     up = np.flatnonzero(fabric.link_state == State.UP).tolist()
     return fabric.with_links({row: State.DRAINED for row in up if rng.random() < 0.05})
 
@@ -28,7 +28,7 @@ def with_drains(rng: Random, fabric: Fabric) -> Fabric:
 @settings(max_examples=examples(10))
 @given(SEEDS)
 def test_plans_and_repairs_pass_the_check(seed: int) -> None:
-    """On any graph, links down and drained, a plan is valid, and so is its repair."""
+    """Plans and repairs are valid on any graph with links down and drained."""
     rng = Random(seed)
     fabric = with_drains(rng, with_failures(rng, random_fabric(rng)))
     flows = random_plan(rng, fabric).flows
@@ -43,7 +43,7 @@ def test_plans_and_repairs_pass_the_check(seed: int) -> None:
 @settings(max_examples=examples(10))
 @given(SEEDS)
 def test_every_flow_of_a_plan_can_be_explained(seed: int) -> None:
-    """Each flow has as many hops told as its paths have, and says first why it has none."""
+    """An explanation lists all hops of a flow's paths, or begins with why it has none."""
     rng = Random(seed)
     fabric = with_failures(rng, random_fabric(rng))
     plan = solve(fabric, random_plan(rng, fabric).flows)

@@ -1,4 +1,4 @@
-"""What is known of steps from plan to plan says what comparing the ends anew says."""
+"""Differences recorded from plan to plan equal those found by comparing the plans."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SEEDS = st.integers(0, 2**32)
 
 
 def paths(numbers: np.random.Generator, count: int) -> Paths:
-    """So many flows of one path each."""
+    """Draw ``count`` flows of one path each."""
     rows = np.arange(count, dtype=np.int64)
     first = np.append(0, np.cumsum(numbers.integers(0, 4, size=count)))
     arcs = numbers.integers(0, 3, size=int(first[-1]))
@@ -29,9 +29,10 @@ def paths(numbers: np.random.Generator, count: int) -> Paths:
 @settings(max_examples=examples(50))
 @given(SEEDS)
 def test_where_paths_differ_is_found_whoever_was_compared_before(seed: int) -> None:
-    """Over drawn steps, some of them told and not compared, of arcs and of whole columns.
+    """``changed_places`` is right for any two plans, whichever were compared before.
 
-    Any two are asked about, some of them twice, in any order.
+    Steps change some arcs or all columns, and some steps are recorded but not compared. Any two
+    plans are asked about, in any order and repeatedly.
     """
     numbers = np.random.default_rng(seed)
     every = [paths(numbers, 6)]
@@ -58,7 +59,7 @@ def test_where_paths_differ_is_found_whoever_was_compared_before(seed: int) -> N
 @settings(max_examples=examples(50))
 @given(SEEDS)
 def test_two_edits_are_one(seed: int) -> None:
-    """Of rows with names of their own: what is gone and what came, after both, as sets say it."""
+    """Two edits joined by ``then`` remove and add what the rows before and after both say."""
     numbers = np.random.default_rng(seed)
     fresh = iter(range(1000))
 
@@ -79,5 +80,5 @@ def test_two_edits_are_one(seed: int) -> None:
 
 
 def _missing(rows: list[int], others: list[int]) -> Ints:
-    """Places of the rows that are not among the others."""
+    """The places of the rows that are not among the others."""
     return np.array([at for at, row in enumerate(rows) if row not in others], dtype=np.int64)

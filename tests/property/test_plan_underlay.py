@@ -1,4 +1,4 @@
-"""The underlay found all at once is that of a plain search from each NIC."""
+"""The underlay computed for all NICs at once equals a plain search from each NIC."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.plan_chance import random_fabric, with_failures
 
 
 def hops_to(fabric: Fabric, nic: int) -> dict[int, int]:
-    """Links from every switch to a NIC, by a search that anybody can read."""
+    """The number of links from every switch to a NIC, by a plain breadth-first search."""
     structure = fabric.structure
     distance = {nic: 0}
     queue = deque([nic])
@@ -31,7 +31,7 @@ def hops_to(fabric: Fabric, nic: int) -> dict[int, int]:
 
 @given(st.integers(min_value=0, max_value=2**32 - 1))
 def test_next_hops_are_those_of_a_plain_search(seed: int) -> None:
-    """At every switch towards every NIC: the same next hops, and a choice if more than one."""
+    """Every switch has the same next hops to every NIC, and a sole next hop is known as such."""
     rng = Random(seed)
     fabric = with_failures(rng, random_fabric(rng), rng.choice([0.0, 0.3, 0.7]))
     structure = fabric.structure

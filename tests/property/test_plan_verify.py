@@ -1,4 +1,4 @@
-"""A plan is checked beside the one before it as it is checked alone."""
+"""Verifying a plan beside a known sound one finds the same as verifying it alone."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from tests.support.solve_flows import any_flows
 
 @pytest.mark.deep
 def test_what_is_wrong_is_told_beside_a_sound_plan_too() -> None:
-    """Of repaired plans, of plans spoilt in paths, backups, columns, figures, reasons or states.
+    """The same problems are found with and without a known sound plan.
 
-    What is told is just what is told of a plan that stands alone, nothing where that is sound.
+    Repaired plans are spoilt in paths, backups, columns, figures, reasons or states.
     """
     for seed in fresh_seeds(4):
         _check(seed)
@@ -47,7 +47,7 @@ def _check(seed: int) -> None:
 
 
 def _told(plan: Plan, known: Plan | None) -> tuple[str, ...]:
-    """What is told of a copy, which has nothing worked out yet."""
+    """The problems found in a copy of the plan, which has no cached values."""
     try:
         verify_plan(replace(plan), known)
     except PlanInvalid as invalid:
@@ -56,7 +56,7 @@ def _told(plan: Plan, known: Plan | None) -> tuple[str, ...]:
 
 
 def _spoilt(rng: Random, paths: Paths, arcs: int) -> Paths:
-    """With a few arcs replaced, by any or by one that is not there."""
+    """The paths with a few arcs replaced by random or nonexistent ones."""
     changed = paths.arcs.copy()
     for place in rng.sample(range(len(changed)), min(len(changed), rng.randint(1, 3))):
         changed[place] = rng.choice([rng.randrange(arcs), rng.randrange(arcs), -1, arcs])

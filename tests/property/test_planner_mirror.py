@@ -1,4 +1,4 @@
-"""What comes through the pipe is what a planner in one's own process gives, whatever is asked."""
+"""Plans made through the pipe equal those of a planner in the same process."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ HOSTS = [f"h{zone}.{leaf}.{host}" for zone in range(2) for leaf in range(3) for 
 
 
 def through(message: object) -> Any:
-    """A message after its way through the pipe."""
+    """Send a message through the pipe and return what arrives."""
     one, other = socket.socketpair()
     unpacker = Unpacker()
     with one, other:
@@ -50,7 +50,7 @@ def through(message: object) -> Any:
 @settings(max_examples=examples(8))
 @given(st.integers(0, 2**32 - 1))
 def test_long_columns_of_names_come_through_as_they_are(seed: int) -> None:
-    """Of drawn lengths; names once or again and again, empty, with NULs, with half characters."""
+    """Columns of names arrive unchanged, also with empty names, NULs and lone surrogates."""
     chance = Random(seed)
     rows = chance.choice([0, 1, 1023, 1024, 3000])
     odd = chance.choice(["", "\0", "ü\n", "\ud800"])
@@ -72,18 +72,18 @@ def test_long_columns_of_names_come_through_as_they_are(seed: int) -> None:
 
 
 class Ends:
-    """Both ends of a pipe, one after another; ``lose`` has another process at the far end."""
+    """Both ends of the pipe. ``lose`` replaces the planning process at the far end."""
 
     def __init__(self) -> None:
         self.lose()
 
     def lose(self) -> None:
-        """The process has ended and another has taken its place."""
+        """Replace the planning process, as if it had ended."""
         self._core = PlanningCore(planning_engine(None))
         self._near, self._far = FabricMirror(), FabricMirror()
 
     def plan(self, intent: Intent, standing: Plan | None) -> PlanAnswer:
-        """As ``Planner``."""
+        """Plan through the pipe, like ``Planner.plan``."""
         given = {"standing": standing, "intent": intent}
         asked = through(tuple(protocol.ask(self._near, "plan", "f1", given)))
         answer = protocol.answered(self._core, self._far, Question(*asked))
@@ -92,7 +92,7 @@ class Ends:
 
 
 class Story:
-    """What is wanted of a fabric, as it changes."""
+    """An intent that changes step by step."""
 
     def __init__(self, random: Random) -> None:
         self._random, self._version = random, 0
@@ -101,7 +101,7 @@ class Story:
         self._demands: tuple[DemandRecord, ...] = ()
 
     def next(self) -> Intent:
-        """Something happens."""
+        """Change the intent at random and return it."""
         random = self._random
         random.choice([self._lose, self._lose, self._come, self._job, self._job, self._demand])()
         self._version += 1
@@ -116,7 +116,7 @@ class Story:
     def _come(self) -> None:
         rows = range(self._fabric.link_count)
         self._fabric = self._fabric.with_links(dict.fromkeys(rows, State.UP))
-        if self._random.random() < 0.2:  # put again: another structure, as far as anyone can tell
+        if self._random.random() < 0.2:  # put again, so its structure is another object
             self._fabric = three_tiers(leaves=3)
 
     def _job(self) -> None:
@@ -135,7 +135,7 @@ class Story:
 
 
 def assert_same(one: Planned | None, other: Planned | None, why: str) -> None:
-    """Both are the same plan with the same entries, or none."""
+    """Assert that both are the same plan with the same entries, or both None."""
     assert (one is None) == (other is None), why
     if one is None or other is None:
         return
@@ -156,7 +156,7 @@ def assert_same(one: Planned | None, other: Planned | None, why: str) -> None:
 
 @pytest.mark.deep
 def test_plans_that_come_through_the_pipe_are_those_of_a_planner_at_hand() -> None:
-    """Whatever is lost, comes back, is asked for or is forgotten by the process in between."""
+    """Plans are the same while links and jobs change and the process forgets."""
     for seed in fresh_seeds(6):
         random = Random(seed)
         story, ends, core = Story(random), Ends(), PlanningCore(planning_engine(None))
@@ -164,7 +164,7 @@ def test_plans_that_come_through_the_pipe_are_those_of_a_planner_at_hand() -> No
         here: Plan | None = None
         for step in range(STEPS):
             intent, why = story.next(), f"seed {seed}, step {step}"
-            if random.random() < 0.15:  # neither knows anything any more
+            if random.random() < 0.15:  # both planners forget everything
                 ends.lose()
                 core = PlanningCore(planning_engine(None))
             if near is not None and random.random() < 0.15:  # read again from the store
@@ -178,7 +178,7 @@ def test_plans_that_come_through_the_pipe_are_those_of_a_planner_at_hand() -> No
 
 
 def test_what_is_large_is_shared_and_cannot_be_written() -> None:
-    """An array of some size is the same memory at both ends, and nobody's to change."""
+    """A large array is shared between both ends and cannot be written."""
     large, small = np.arange(100_000), np.arange(10)
     came = through({"large": large, "small": small, "again": large})
     assert np.array_equal(came["large"], large)

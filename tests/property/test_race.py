@@ -1,4 +1,4 @@
-"""Failures, mends, plans, pushes and acks in any order: no flow stays on a path known dead."""
+"""Failures, repairs, plans, pushes and acks in any order leave no flow on a known dead path."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ SEEDS = st.integers(0, 2**32)
 @example(367)  # entries that only a leader gone by then knew of, in the order of a third plan
 @example(399)  # a backup by a spine from which packets came back
 def test_no_race_leaves_a_flow_on_a_dead_path(seed: int) -> None:
-    """After every event of eight races packets go over no link that a switch knows is down.
+    """In eight races, no packet ever goes over a link that its switch knows is down.
 
-    Once all know, all arrive; and every race settles, with every switch holding the newest plan.
+    Once all switches know the losses, all packets arrive. Every race settles with each switch
+    holding the newest plan.
     """
     told = raced(seed, 8)
     assert not told.troubles, told
@@ -41,38 +42,41 @@ def test_no_race_leaves_a_flow_on_a_dead_path(seed: int) -> None:
 @example(4)
 @example(630991827)  # a way ordered by what was lost then, taken apart when that was mended
 def test_no_wild_race_leaves_a_flow_on_a_dead_path(seed: int) -> None:
-    """Nor do races with more failures at once, more fabrics, and switches that forget."""
+    """The same holds with more failures at once, more fabrics, and switches that forget."""
     told = raced(seed, 5, WILD)
     assert not told.troubles, told
 
 
 def test_a_controller_that_dies_as_it_is_given_the_lead() -> None:
-    """The next one leads all the same. Seed 279: the store says yes to one that is gone by then."""
+    """If a controller dies just as it gets the lead, the next one leads.
+
+    With seed 279, the store grants the lead to a controller that is already gone.
+    """
     told = raced(279)
     assert not told.troubles, told
 
 
 def test_a_leader_that_follows_one_whose_plan_followed_another_half_done() -> None:
-    """What the oldest of three plans left goes in its turn. Seed 456: swept in any order before."""
+    """Entries left by the oldest of three plans are removed in the right order."""
     told = raced(456)
     assert not told.troubles, told
 
 
 def test_plans_that_overtake_the_pushes_of_the_last() -> None:
-    """Pushes are handed over one by one, and what is left of them is dropped for a newer plan."""
+    """Pushes are handed over one by one, and those still waiting are dropped for a newer plan."""
     told = raced(7, 5, WILD)
     assert not told.troubles, told
 
 
 def test_the_same_seed_is_the_same_race() -> None:
-    """Whatever is found can be had again."""
+    """The same seed gives the same races, so every failure can be reproduced."""
     assert raced(3, 2) == raced(3, 2)
 
 
 def test_races_find_an_agent_that_forgets(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An agent that programs a plan as if no link were down is found out by most seeds.
+    """Races find an agent that programs a plan as if no link were down.
 
-    It needs a plan older than the second failure to arrive after the notice of it.
+    For that, a plan older than the second failure must arrive after the notice of it.
     """
 
     def forgetful(table: Table) -> Batch:

@@ -1,4 +1,4 @@
-"""Rank orders for hosts that are given: never worse than alphabetical, and the same hosts."""
+"""Rank orders of given hosts have the same hosts and are never worse than alphabetical."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.support.direct_planner import DirectPlanner
 
 
 def renamed(fabric: Fabric, draw: random.Random) -> Fabric:
-    """The fabric with hosts numbered as they were delivered: their names say nothing of places."""
+    """The fabric with shuffled host names, which say nothing about where hosts are."""
     names = [f"node{number}" for number in range(len(fabric.structure.host_names))]
     draw.shuffle(names)
     structure = replace(fabric.structure, host_names=tuple(names))
@@ -63,13 +63,13 @@ def drawn(draw: random.Random) -> tuple[Fabric, Job]:
 
 @pytest.mark.deep
 def test_an_order_is_never_worse_than_alphabetical() -> None:
-    """The same hosts; worst link and time, planned by themselves, are no worse."""
+    """An order has the same hosts, and its worst link and its time are no worse."""
     for seed in fresh_seeds(3, 400):
         check_order(seed)
 
 
 def check_order(seed: int) -> None:
-    """One drawn case."""
+    """Check one drawn case."""
     draw = random.Random(seed)
     fabric, job = drawn(draw)
     intent = Intent("f1", 1, 0.0, 1, fabric, (), ())
@@ -86,7 +86,7 @@ def check_order(seed: int) -> None:
 
 
 def beside_others(draw: random.Random) -> tuple[Intent, Plan, Job]:
-    """An over-subscribed fabric with other jobs, as it stands, and a job on hosts left over."""
+    """An intent with other jobs on an over-subscribed fabric, its plan, and a job on free hosts."""
     if draw.random() < 0.5:
         fabric = clos(leaves=8, spines=2, nics_per_leaf=8, nics_per_host=2)
     else:
@@ -116,7 +116,7 @@ def recorded(job: Job) -> JobRecord:
 
 @pytest.mark.deep
 def test_beside_other_jobs_an_order_is_never_worse_than_alphabetical() -> None:
-    """The job takes no longer in the plan that the planner comes to, and just as long as told."""
+    """Planned beside other jobs, the job takes no longer, and as long as the score says."""
     assert check_beside(4), "no order was better where one was"
     check_beside(16785204)  # equal choices fall by the order of flows, which is that of jobs' names
     for seed in fresh_seeds(0, 120):
@@ -124,7 +124,7 @@ def test_beside_other_jobs_an_order_is_never_worse_than_alphabetical() -> None:
 
 
 def check_beside(seed: int) -> bool:
-    """One drawn case; whether another order was better."""
+    """Check one drawn case, and return whether another order was better."""
     intent, standing, job = beside_others(random.Random(seed))
     planner = DirectPlanner(planning_engine(None))
     found = asyncio.run(order_ranks(planner, intent, job, standing))
@@ -147,13 +147,13 @@ def check_beside(seed: int) -> bool:
 
 @pytest.mark.deep
 def test_runs_are_kept_together_as_often_as_can_be() -> None:
-    """As many runs of the longest length lie in one zone, and below one leaf, as hosts allow."""
+    """As many runs as the hosts allow lie in one zone, and as many below one leaf."""
     for seed in fresh_seeds(20, 2000):
         check_runs(seed)
 
 
 def check_runs(seed: int) -> None:
-    """One drawn case."""
+    """Check one drawn case."""
     draw = random.Random(seed)
     fabric = renamed(
         three_tier(
@@ -178,13 +178,13 @@ def check_runs(seed: int) -> None:
     for level in ("zone", "leaves"):
         of = [getattr(where[host], level) for host in hosts]
         most[level] = sum(of.count(place) // length for place in set(of))
-    # The second; or the first, where it is the alphabetical one by chance.
+    # The second candidate does it, or the first, alphabetical one by chance.
     told = [{level: kept(order, level) for level in most} for order in orders[:2]]
     assert most in told, f"seed {seed}: {told} of {most}"
 
 
 def test_alphabetical_is_tried_and_nothing_twice() -> None:
-    """The first candidate is the alphabetical order; all have the same hosts."""
+    """The first candidate is the alphabetical order; none repeats; all have the same hosts."""
     fabric = clos(leaves=4, spines=2, nics_per_leaf=8, nics_per_host=2)
     hosts = tuple(sorted(fabric.structure.nics_of_host)[:6])
     job = Job("order", hosts[::-1], 2, Parallelism(tp=2))
@@ -195,7 +195,7 @@ def test_alphabetical_is_tried_and_nothing_twice() -> None:
 
 
 def test_pipelines_stay_below_a_leaf_where_leaves_are_over_subscribed() -> None:
-    """Each rank sends to the next stage, a ring leaves a leaf once: no link is then over-full.
+    """Each pipeline stays below one leaf, and then no link is overfull.
 
     In alphabetical order each stage is a leaf of eight NICs, which share four uplinks.
     """

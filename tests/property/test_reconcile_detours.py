@@ -1,7 +1,7 @@
-"""Links die in the middle of a rollout, and every switch knows: no packet comes back.
+"""Links die in the middle of a rollout, every switch knows, and no packet loops.
 
-Whatever of two plans, or of more, switches hold at a moment, packets arrive on what is left of
-the fabric: over entries whose ways carry, and the underlay, which has settled.
+Switches may hold any mix of two or more plans. Packets arrive on what is left of the fabric, over
+entries whose paths carry and over the underlay, which has converged.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ MOST_LOSSES = 12
 
 @dataclass
 class Knowing(Network):
-    """Switches that know just which links are down, over an underlay that knows as well."""
+    """Switches that know exactly which links are down, over an underlay that knows it too."""
 
     down: frozenset[Link] = frozenset()
 
     def falls(self, switch: str, way: Way) -> bool:
-        """Where a link of its way is down."""
+        """Whether a link on an entry's path is down, so that the entry is not used."""
         return bool(self.down & {Link.between(switch, way[0].node, way[0].key), *way[2]})
 
 
 class Losing(Rollout):
-    """After every operation packets are walked for each of some losses that may come just then."""
+    """A rollout that walks packets after every operation, under each of several losses."""
 
     def __init__(self, seed: int) -> None:
         self.losses: list[tuple[int, ...]] = []
@@ -53,7 +53,7 @@ class Losing(Rollout):
             yield Knowing(fabric, self.network.tables, down=down)
 
     def check(self) -> None:
-        """No packet loops or vanishes, whichever of the losses there is."""
+        """Assert that no packet loops or vanishes under any of the losses."""
         super().check()
         if not self.losses:
             return
@@ -76,7 +76,7 @@ seeds = st.integers(0, 2**32)
 @given(seeds)
 @example(205002)  # QPs that part: an entry and one beyond it went in the same turn
 def test_no_loss_sends_packets_back(seed: int) -> None:
-    """From one random plan to another and a third, and then over what was half done."""
+    """No loss makes packets loop between three random plans, each finished before the next."""
     rollout = Losing(seed)
     for _ in range(2):
         rollout.finish()
@@ -89,7 +89,7 @@ def test_no_loss_sends_packets_back(seed: int) -> None:
 @example(214)  # what may be held was lifted above what was whole
 @example(19328)  # QPs part beyond an entry for both, to which one of them comes on a way round
 def test_no_loss_sends_packets_back_half_way(seed: int) -> None:
-    """Nor where plans come while others are being rolled out."""
+    """No loss makes packets loop while plans supersede others half-way."""
     rollout = Losing(seed)
     events: list[Callable[[], None]] = [rollout.answer, rollout.answer, rollout.supersede]
     for _ in range(25):

@@ -1,8 +1,8 @@
-"""Leaders die half way through a plan, again and again: no packet circles, whatever they left.
+"""Leaders die half-way through plans, again and again, and no packet loops.
 
-Where agents tell every entry, a new leader knows what was left and in which order packets meet it.
-Older agents tell a digest: then it knows what plans and facts in the store say alone. Facts lag
-behind, and plans that did not come about leave what older ones had set.
+If agents report every entry, a new leader knows what is left and in which order packets meet it.
+Older agents report a digest. Then the leader knows only the plans and facts in the store. Facts lag
+behind, and unfinished plans leave entries of older ones.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from tests.support.depth import examples
 
 
 class Leading(Rollout):
-    """With the store's plans and facts; a new leader makes its ledger of them."""
+    """A rollout with the store's plans and facts, of which a new leader makes its ledger."""
 
     tells = False
-    """Whether agents tell every entry."""
+    """Whether agents report every entry."""
 
     def __init__(self, seed: int) -> None:
         self.plans: list[Committed] = []
@@ -38,14 +38,14 @@ class Leading(Rollout):
         return self.plans[-1]
 
     def note(self) -> None:
-        """The store is told which switches hold the plan."""
+        """Record in the store which switches hold the plan."""
         for switch in self.switches:
             if self.ledger.knowledge.generation[switch] == self.generation:
                 held = Programmed(0, {self.ids[switch]: self.generation})
                 self.facts = self.facts.joined(held)
 
     def lead_anew(self) -> None:
-        """The leader is gone; what it sent last is done or not. Another one begins."""
+        """Replace the leader. Each push that it sent last is either done or lost."""
         for sent in self.under_way.values():
             if self.random.random() < 0.5:
                 self.take(sent, [])
@@ -56,7 +56,7 @@ class Leading(Rollout):
         self.reconnect(*self.switches)
 
     def reconnect(self, *switches: int) -> None:
-        """Switches come back; those whose digest says nothing tell more."""
+        """Bring switches back. If ``tells``, those with an unclear digest report every entry."""
         super().reconnect(*switches)
         if self.tells:
             doubtful = to_ask(self.ledger, [HeldState(self.session(one)) for one in switches])
@@ -73,13 +73,13 @@ class Leading(Rollout):
 
 
 class Telling(Leading):
-    """Agents tell every entry where they are asked."""
+    """A rollout whose agents report every entry when asked."""
 
     tells = True
 
 
 def lead_again_and_again(rollout: Leading) -> None:
-    """No loop and no black hole at any operation, and in the end all is as wanted."""
+    """Change leaders and plans at random; no packet is lost, and the last plan is reached."""
     often: list[Callable[[], None]] = [rollout.answer] * 4
     events = [*often, rollout.note, rollout.supersede, rollout.lead_anew]
     for _ in range(40):
@@ -92,19 +92,20 @@ def lead_again_and_again(rollout: Leading) -> None:
 
 @pytest.mark.parametrize("seed", [10, 68, 75, 103, 105, 120, 171, 325, 408, 529, 573, 688, 711])
 def test_leaders_that_die_half_way(seed: int) -> None:
-    """Of agents that tell a digest alone.
+    """No packet loops if agents report only a digest.
 
-    Seeds at which a leader did not know what was left of plans before the last, or in which
-    order packets meet it.
+    At these seeds a leader does not know what is left of plans before the last, or in which order
+    packets meet it.
     """
     lead_again_and_again(Leading(seed))
 
 
 @pytest.mark.parametrize("seed", [194, 233, 356, 653, 1266, 1642, 1959, 2534, 2812, 2942])
 def test_leaders_that_are_told_what_is_held(seed: int) -> None:
-    """Seeds at which no order by plans could take away what was left without a circle.
+    """No packet loops if agents report every entry.
 
-    At three of them one by entries has to be that of the packets from every port at once.
+    At these seeds no order by plans could remove what is left without a loop. At three of them an
+    order by entries must suit the packets of every port at once.
     """
     lead_again_and_again(Telling(seed))
 
@@ -112,5 +113,5 @@ def test_leaders_that_are_told_what_is_held(seed: int) -> None:
 @settings(max_examples=examples(20))
 @given(st.integers(0, 2**32))
 def test_any_leaders_that_are_told_what_is_held(seed: int) -> None:
-    """Nor do packets circle at any other."""
+    """No packet loops at any seed if agents report every entry."""
     lead_again_and_again(Telling(seed))

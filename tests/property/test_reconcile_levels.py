@@ -1,4 +1,4 @@
-"""Entries of any plans, left anywhere, go from the highest level on: no packet is lost by it."""
+"""Removing left-over entries of any plans from the highest level down loses no packet."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ seeds = st.integers(0, 2**32)
 
 
 class Left:
-    """A random network, in which switches hold some entries of several plans for one pair.
+    """A random network whose switches hold some entries of several plans for one pair.
 
-    So many of its links may be lost at most, and all switches know.
+    At most ``losses`` of its links are down, and all switches know which.
     """
 
     def __init__(self, seed: int, losses: int = 0) -> None:
@@ -65,13 +65,13 @@ class Left:
         self.network = Knowing(self.fabric, self.network.tables, down=down)
 
     def arrives(self) -> bool:
-        """Whether there is a way at all for the pair."""
+        """Whether any path joins the pair."""
         source, destination = self.pair
         (first,) = out_arcs(self.fabric, source)
         return int(self.fabric.structure.head[first]) in self.network.distance(destination)
 
     def _drawn(self) -> Entries:
-        """Some entries of several plans, one with each switch and match."""
+        """Draw some entries of several plans, at most one for each switch and match."""
         plans = [random_plan(self.random, self.fabric, [self.pair]) for _ in range(4)]
         every = joined_entries([entries_of(plan) for plan in plans])
         rows: dict[tuple[object, ...], int] = {}
@@ -81,22 +81,22 @@ class Left:
         return joined_entries([every.take(np.array(sorted(rows.values()), dtype=np.int64))])
 
     def trouble(self) -> str:
-        """What befalls packets of the pair; empty where they arrive."""
+        """What goes wrong with packets of the pair; empty if all arrive."""
         ports = range(FIRST_SOURCE_PORT, FIRST_SOURCE_PORT + QPS)
         found = (self.network.trouble(*self.pair, port) for port in ports)
         return next((trouble for trouble in found if trouble), "")
 
     def delete(self, row: int) -> None:
-        """Take one entry away."""
+        """Remove one entry from its switch."""
         table = self.network.tables[self.ids[int(self.entries.switch[row])]]
         del table.entries[match_of(self.fabric, self.entries, row)]
 
 
 @settings(max_examples=examples(60))
 @given(seeds)
-@example(2491)  # one for any port goes before that for one at the same switch
+@example(2491)  # an entry for any port goes before one for a port
 def test_from_the_highest_level_on(seed: int) -> None:
-    """Packets that arrived go on to, whichever of a level is taken away first."""
+    """Packets keep arriving, whichever entry of a level is removed first."""
     check_levels(Left(seed))
 
 
@@ -105,12 +105,12 @@ def test_from_the_highest_level_on(seed: int) -> None:
 @example(4620)
 @example(17942)  # two entries that do not lead to each other as long as no link is lost
 def test_from_the_highest_level_on_around_lost_links(seed: int) -> None:
-    """Packets that arrived go on to, although the underlay leads some of them back."""
+    """Packets keep arriving, although the underlay leads some of them back."""
     check_levels(Left(seed, losses=3))
 
 
 def check_levels(left: Left) -> None:
-    """Take all entries away, level by level, walking packets after each."""
+    """Remove all entries, level by level, and walk packets after each."""
     if not left.arrives() or left.trouble():
         return
     level = levels(left.entries, left.fabric)
@@ -123,7 +123,7 @@ def check_levels(left: Left) -> None:
 @settings(max_examples=examples(20))
 @given(seeds)
 def test_a_way_falls_level_by_level(seed: int) -> None:
-    """Along the way of one plan, each entry lies above those further on."""
+    """Along the path of a plan, levels fall from entry to entry."""
     left = Left(seed)
     plan = random_plan(left.random, left.fabric, [left.pair])
     if len(plan.paths) != 1:
@@ -136,9 +136,9 @@ def test_a_way_falls_level_by_level(seed: int) -> None:
 @settings(max_examples=examples(60))
 @given(seeds)
 def test_a_way_keeps_its_order_whatever_is_lost(seed: int) -> None:
-    """Entries of one path lie the lower the further on, whichever links are down.
+    """Levels fall along a path, whichever links are down.
 
-    Links that are lost now may be mended before the entries are taken away: the order holds still.
+    Lost links may be repaired before the entries are removed, so the order must not depend on them.
     """
     random = Random(seed)
     switches = random.randint(2, 7)

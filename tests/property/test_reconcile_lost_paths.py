@@ -1,4 +1,4 @@
-"""Pairs whose way is lost are moved in two rounds of pushes, and no packet comes back."""
+"""Pairs whose path is lost move in two rounds of pushes, and no packet loops."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from tests.support.depth import examples
 from tests.support.reconcile_network import out_arcs, plan_on, random_path
 
 SHORT = 0.7
-"""How many ways are shortest ones; the others are detours for the most part."""
+"""The share of paths that are the shortest of six drawn. Most others are detours."""
 MOST_MORE = 5
-"""Further losses for which packets are walked."""
+"""The most further single losses under which packets are walked."""
 
 seeds = st.integers(0, 2**32)
 
 
 class Mourning(Rollout):
-    """Links are lost for good, which all switches know, and plans follow that."""
+    """A rollout in which links are lost for good, all switches know, and plans follow."""
 
     def __init__(self, seed: int) -> None:
         self.lost: frozenset[int] = frozenset()
@@ -43,7 +43,7 @@ class Mourning(Rollout):
         self.worlds = [*self._worlds()]
 
     def committed(self) -> Committed:
-        """A random plan of short ways, as committed."""
+        """A random plan of mostly short paths, as committed."""
         ways = [self._way(*pair) for pair in self.pairs]
         plan = plan_on(self.fabric, self.pairs, [[way] if way else [] for way in ways])
         program = Program(1, self.generation, self.generation, entries_of(plan))
@@ -63,7 +63,7 @@ class Mourning(Rollout):
             yield Knowing(fabric, self.network.tables, down=down)
 
     def check(self) -> None:
-        """No packet loops or vanishes, in any of the worlds."""
+        """Assert that no packet loops or vanishes, with and without the further losses."""
         for world in getattr(self, "worlds", ()):
             for source, destination in self.pairs:
                 (first,) = out_arcs(world.fabric, source)
@@ -73,7 +73,7 @@ class Mourning(Rollout):
                 assert not trouble, f"{source}->{destination}, {sorted(world.down)}: {trouble}"
 
     def lose(self) -> None:
-        """A link between switches is lost, and the plan after it comes."""
+        """Lose a link between switches, and begin the plan that follows."""
         links = range(self.fabric.link_count - len(self.switches))
         self.lost |= {self.random.choice(links)}
         self.fabric = self.fabric.with_links(dict.fromkeys(self.lost, State.DOWN))
@@ -83,10 +83,10 @@ class Mourning(Rollout):
 
 @settings(max_examples=examples(16))
 @given(seeds)
-@example(158)  # an old way round
-@example(361)  # a new one
+@example(158)  # the old path is a detour
+@example(361)  # the new path is a detour
 def test_packets_arrive_half_way_through_plans_after_losses(seed: int) -> None:
-    """Plan after plan, each after a loss and over what was half done, or with no loss."""
+    """Packets arrive while plans, after losses or without, replace others half-way."""
     rollout = Mourning(seed)
     rollout.finish()
     events: list[Callable[[], None]] = [rollout.answer] * 5 + [rollout.supersede, rollout.lose]
@@ -102,7 +102,10 @@ def test_packets_arrive_half_way_through_plans_after_losses(seed: int) -> None:
 @given(seeds)
 @example(0)
 def test_a_lost_link_takes_at_most_two_rounds_of_pushes(seed: int) -> None:
-    """Where flows cross zones of a Clos, which takes three entries: the first after the others."""
+    """A repair takes at most two rounds of pushes, also for flows across zones.
+
+    Such a flow has three entries, and the first is written after the others.
+    """
     random = Random(seed)
     fabric = three_tier(zones=3, leaves=4, spines=4, nics_per_leaf=2, cores=8, taper=2.0)
     nics = np.flatnonzero(fabric.structure.nodes.kind == NodeKind.NIC)

@@ -1,4 +1,4 @@
-"""What is believed of links, whatever agents say, lose, repeat, and say late."""
+"""What the controller believes about links while reports are lost, repeated and late."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ Message = tuple[AgentSession, LinkReport]
 
 @dataclass
 class Agent:
-    """One agent: what it sees, and what of that is under way."""
+    """One agent: what it sees, and which of its reports are under way."""
 
     switch: str
     instance: int = 0
@@ -65,7 +65,7 @@ class Agent:
 
 
 class Believing(RuleBasedStateMachine):
-    """Agents of a fabric, and a controller in place of which another may come at any time."""
+    """Agents of a fabric, and a controller that may be replaced at any time."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -75,10 +75,10 @@ class Believing(RuleBasedStateMachine):
         self.states = LinkStates()
         self.sessions = 0
         self.arrived: list[Message] = []
-        """At this controller, of sessions that no later one had replaced."""
+        """Reports that arrived at this controller, of sessions not yet replaced by later ones."""
         self.newest: dict[str, int] = {}
         self.planned: frozenset[LinkEnds] = frozenset()
-        """What the plan held to be down that this controller began with."""
+        """Links that are down in the plan with which this controller began."""
         self.held: frozenset[LinkEnds] = frozenset()
         self.patient = True
 
@@ -86,7 +86,7 @@ class Believing(RuleBasedStateMachine):
 
     @rule(switch=switches, which=st.integers(0, 1), up=st.booleans())
     def turn(self, switch: str, which: int, up: bool) -> None:  # noqa: FBT001 - drawn
-        """An agent sees a link go or come."""
+        """An agent sees a link fail or return."""
         agent, link = self.agents[switch], ENDS[switch][which]
         agent.sequence += 1
         agent.sees[link] = State.UP if up else State.DOWN, agent.sequence
@@ -94,7 +94,7 @@ class Believing(RuleBasedStateMachine):
 
     @rule(switch=switches)
     def connect(self, switch: str) -> None:
-        """A session begins, in place of any before; all links are told first."""
+        """Begin a session in place of any before. It first reports all links."""
         agent = self.agents[switch]
         self.sessions += 1
         name = str(agent.instance)
@@ -107,7 +107,7 @@ class Believing(RuleBasedStateMachine):
 
     @rule(switch=switches, lost=st.booleans(), restarted=st.booleans())
     def leave(self, switch: str, lost: bool, restarted: bool) -> None:  # noqa: FBT001 - drawn
-        """A session is over, and perhaps the agent; what is under way is lost, or comes late."""
+        """End a session, perhaps with the agent. Reports under way are lost or come late."""
         agent = self.agents[switch]
         if agent.session is not None:
             self.states.left(agent.session)
@@ -120,7 +120,7 @@ class Believing(RuleBasedStateMachine):
 
     @rule(switch=switches, which=st.integers(0, 3), again=st.booleans())
     def arrive(self, switch: str, which: int, again: bool) -> None:  # noqa: FBT001 - drawn
-        """A report arrives, of any session in its order; or it will once more."""
+        """Let the oldest report of a session arrive; if ``again``, it arrives once more later."""
         waiting = self.agents[switch].under_way
         if not waiting:
             return
@@ -139,7 +139,7 @@ class Believing(RuleBasedStateMachine):
 
     @rule(switch=switches)
     def meddle(self, switch: str) -> None:
-        """An agent speaks of a link that does not end at its switch."""
+        """An agent reports a link that does not end at its switch, which changes nothing."""
         agent = self.agents[switch]
         if agent.session is not None:
             link = next(one for name in SWITCHES for one in ENDS[name] if switch not in one)
@@ -148,7 +148,7 @@ class Believing(RuleBasedStateMachine):
 
     @rule()
     def lose_patience(self) -> None:
-        """The controller has waited for long enough."""
+        """The controller stops waiting for reports."""
         self.patient, self.held = False, frozenset()
 
     @rule()
@@ -163,13 +163,13 @@ class Believing(RuleBasedStateMachine):
         self.patient = True
 
     def believed(self) -> frozenset[LinkEnds]:
-        """Links that a plan made now takes to be down."""
+        """Links that a plan made now would treat as down."""
         if self.patient:
             self.held = undecided(self.held, self.states.heard, FABRIC)
         return self.held | self.states.down
 
     def said(self, switch: str) -> dict[LinkEnds, State]:
-        """By an agent, of its last instance that was heard, the newest of each link."""
+        """The newest state of each link that an agent's last known instance has reported."""
         mine = [one for one in self.arrived if one[0].switch == switch]
         last = next((about.instance for about, _ in reversed(mine)), "")
         newest: dict[LinkEnds, tuple[int, State]] = {}
@@ -185,21 +185,21 @@ class Believing(RuleBasedStateMachine):
 
     @invariant()
     def a_link_is_down_while_either_end_says_so(self) -> None:
-        """By what each said last, whether or not it has a session."""
+        """A link is down while the last report of either end says so, with or without a session."""
         says = [self.said(switch) for switch in SWITCHES]
         down = {link for one in says for link, state in one.items() if state is State.DOWN}
         assert self.states.down == down
 
     @invariant()
     def who_has_told_all_is_known(self) -> None:
-        """In the session that it has now."""
+        """The agents that sent a full report in their current session are known."""
         now = {agent.session.id for agent in self.agents.values() if agent.session is not None}
         told = {about.switch for about, report in self.arrived if report.full and about.id in now}
         assert self.states.heard == told
 
     @invariant()
     def nothing_is_believed_up_before_it_may_be(self) -> None:
-        """What the last plan held down is up once both ends told so, or patience is over."""
+        """Links down in the last plan are up only when both ends said so or waiting has ended."""
         for link in self.planned - self.believed():
             words = [self.said(end).get(link) for end in link[:2]]
             assert State.DOWN not in words
@@ -208,7 +208,7 @@ class Believing(RuleBasedStateMachine):
     @precondition(lambda self: all(agent.session for agent in self.agents.values()))
     @rule()
     def hear_all(self) -> None:
-        """With every session, and all that was said, what is believed is what agents see."""
+        """Deliver all reports while all agents are connected; the belief is then what they see."""
         for agent in self.agents.values():
             for about, report in agent.under_way:
                 self._take(about, report)
@@ -224,7 +224,7 @@ class Believing(RuleBasedStateMachine):
 
 @pytest.mark.deep
 def test_what_is_believed() -> None:
-    """At every step of any story."""
+    """The belief is right at every step of random histories."""
     count = examples(40, 2000)
     run_state_machine_as_test(
         Believing, settings=settings(max_examples=count, stateful_step_count=40, deadline=None)
@@ -232,7 +232,7 @@ def test_what_is_believed() -> None:
 
 
 def test_a_full_report_forgets_links_that_it_does_not_name() -> None:
-    """An agent has fewer links than before; only its own word on them is forgotten."""
+    """A full report makes the controller forget this agent's word on links it does not name."""
     states = LinkStates()
     leaf = AgentSession(1, "f1", "l0", "i", "", frozenset(), 0, 0, 0, b"")
     spine = AgentSession(2, "f1", "s0", "i", "", frozenset(), 0, 0, 0, b"")

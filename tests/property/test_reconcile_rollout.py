@@ -1,3 +1,5 @@
+"""The rollout's core at random: no packet is lost on the way from any plan to any other."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -46,12 +48,12 @@ seeds = st.integers(0, 2**32)
 
 
 def random_plan(random: Random, fabric: Fabric, pairs: list[tuple[int, int]]) -> Plan:
-    """Random ways for most of the pairs, some over two paths, some not at all."""
+    """A plan of random paths for most of the pairs: one or two paths, or none."""
     return plan_on(fabric, pairs, [random_ways(random, fabric, *pair) for pair in pairs])
 
 
 def random_ways(random: Random, fabric: Fabric, source: int, destination: int) -> list[list[int]]:
-    """No way, one, or two that meet switches they share in one order."""
+    """Draw no path, one, or two that pass the switches they share in the same order."""
     first, second = (random_path(random, fabric, source, destination) for _ in range(2))
     ways = random.choice([[], [first], [first], [first, second]])
     agree = _shared(fabric, first, second) == _shared(fabric, second, first)
@@ -71,11 +73,11 @@ class Sent:
     step: Step
     push: Push
     obsolete: bool = False
-    """Whether it is of a plan before the present one."""
+    """Whether it belongs to a plan before the current one."""
 
 
 class Rollout:
-    """The pure core driven at random, with every packet walked after every operation."""
+    """The rollout's core driven at random, with every packet walked after every operation."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
@@ -91,14 +93,14 @@ class Rollout:
         self.under_way: dict[int, Sent] = {}
         self.generation = 1
         self.careless = False
-        """Packets may be lost: links are dead."""
+        """Packets may be lost because links are dead, so they are not walked."""
         self.entries = no_entries()
-        """Of the newest plan."""
+        """Entries of the newest plan."""
         self.ledger = first_ledger(self.committed())
         self.reconnect(*self.switches)
 
     def committed(self) -> Committed:
-        """A random plan, as committed; it is known how its entries became of those before."""
+        """A random plan as committed. Its entries know how they derive from the last ones."""
         plan = self.drawn_plan()
         self.entries = as_edit(self.entries, entries_of(plan))
         program = Program(1, self.generation, self.generation, self.entries)
@@ -115,7 +117,7 @@ class Rollout:
         return Link.between(*ends, str(links.key[row]))
 
     def check(self) -> None:
-        """No packet loops or vanishes."""
+        """Assert that no packet loops or vanishes."""
         if self.careless:
             return
         for source, destination in self.pairs:
@@ -125,7 +127,7 @@ class Rollout:
                 assert not trouble, f"{source}->{destination} port {at}: {trouble}"
 
     def expected(self) -> Switches:
-        """What can be expected of the switches now."""
+        """Which switches are ready for a push, and which are away and stuck."""
         ready = np.zeros(self.fabric.node_count, dtype=np.bool_)
         ready[list(self.switches)] = True
         ready[[*self.under_way, *self.away]] = False
@@ -134,7 +136,7 @@ class Rollout:
         return Switches(ready, stuck)
 
     def send(self) -> bool:
-        """Send what is to be sent; whether anything is under way."""
+        """Send all pushes that are due, and return whether any are under way."""
         switches = self.expected()
         ready = switches.ready
         steps = steps_of(self.ledger, agenda(self.ledger, switches.stuck), switches)
@@ -156,12 +158,12 @@ class Rollout:
         return bool(self.under_way)
 
     def take(self, sent: Sent, failing: list[int]) -> None:
-        """Have a switch do what it was sent, operation by operation."""
+        """Apply a push to its switch, checking packets after each operation."""
         for _ in self.network.tables[self.ids[sent.step.switch]].take(sent.push, failing):
             self.check()
 
     def answer(self, fail: float = 0.0) -> None:
-        """One switch does what it was sent, but for what fails, and says so."""
+        """Let one switch apply its push, with random failures, and acknowledge it."""
         sent = self.under_way.pop(self.random.choice(sorted(self.under_way)))
         table = self.network.tables[self.ids[sent.step.switch]]
         crowded = table.crowded(sent.push)
@@ -174,7 +176,7 @@ class Rollout:
             self.ledger = acknowledged(self.ledger, [(sent.step, failures)])
 
     def supersede(self) -> None:
-        """Another plan, whatever is under way."""
+        """Commit another plan, whatever is under way."""
         self.generation += 1
         steps = [sent.step for sent in self.under_way.values() if not sent.obsolete]
         self.ledger = next_ledger(self.ledger, self.committed(), steps)
@@ -182,11 +184,11 @@ class Rollout:
             sent.obsolete = True
 
     def retry(self) -> None:
-        """What failed is tried again."""
+        """Retry what failed."""
         self.ledger = self.ledger.retried()
 
     def disconnect(self) -> None:
-        """A switch goes away; what it was sent last may have been done, or in part, or not."""
+        """Disconnect a switch. Its last push is either applied or lost."""
         switch = self.random.choice(self.switches)
         self.away.add(switch)
         sent = self.under_way.pop(switch, None)
@@ -198,17 +200,17 @@ class Rollout:
             self.ledger = unanswered(self.ledger, [sent.step])
 
     def return_one(self) -> None:
-        """A switch that is away comes back."""
+        """Bring back one of the switches that are away."""
         if self.away:
             self.reconnect(self.random.choice(sorted(self.away)))
 
     def reconnect(self, *switches: int) -> None:
-        """Switches come back with what they hold."""
+        """Bring switches back, each with what it holds."""
         self.away -= set(switches)
         self.ledger = introduced(self.ledger, [HeldState(self.session(one)) for one in switches])
 
     def session(self, switch: int) -> AgentSession:
-        """How a switch introduces itself."""
+        """The session with which a switch introduces itself."""
         table = self.network.tables[self.ids[switch]]
         return AgentSession(
             id=self.random.getrandbits(60),
@@ -224,7 +226,7 @@ class Rollout:
         )
 
     def finish(self) -> None:
-        """Go on to the end, in bounded steps: everything is as wanted."""
+        """Run the rollout to its end, in bounded steps, and assert that it reaches the plan."""
         if self.away:
             self.reconnect(*self.away)
         self.ledger = self.ledger.retried()
@@ -236,16 +238,16 @@ class Rollout:
         assert self.network.holds(self.ledger.target)
         held = self.ledger.knowledge.generation[list(self.switches)]
         assert (held == self.generation).all()
-        # A switch is told of no plan that changes none of its entries.
+        # A switch hears nothing of a plan that changes none of its entries.
         assert all(0 < t.whole <= self.generation for t in self.network.tables.values())
 
 
 @settings(max_examples=examples(8))
 @given(seeds)
 def test_no_packet_is_lost_on_the_way(seed: int) -> None:
-    """From one random plan to another and a third: no loop and no black hole at any operation.
+    """No packet loops or vanishes at any operation, from one random plan to the next.
 
-    Each ends with just what is wanted in every switch, and nothing left to send.
+    Each rollout ends with exactly the planned entries in every switch and nothing left to send.
     """
     rollout = Rollout(seed)
     for _ in range(3):
@@ -259,7 +261,7 @@ def test_no_packet_is_lost_on_the_way(seed: int) -> None:
 @given(seeds)
 @example(2049)  # what may be held was lifted above what was whole
 def test_superseded_half_way(seed: int) -> None:
-    """Plans that come while others are being rolled out lose no packet either."""
+    """Plans that supersede others half-way lose no packet."""
     rollout = Rollout(seed)
     events: list[Callable[[], None]] = [rollout.answer, rollout.answer, rollout.supersede]
     for _ in range(30):
@@ -274,9 +276,9 @@ def test_superseded_half_way(seed: int) -> None:
 @given(seeds)
 @example(311263606)  # a switch found whole while the way behind it is still the old one
 def test_switches_that_come_and_go(seed: int) -> None:
-    """Switches go away in the middle of a push, come back, and refuse entries: no packet is lost.
+    """No packet is lost when switches leave amid pushes, return, or refuse entries.
 
-    When all are back and refuse nothing, each holds just what is wanted.
+    When all are back and refuse nothing, each holds exactly what is planned.
     """
     rollout = Rollout(seed)
     events: list[Callable[[], None]] = [
@@ -300,9 +302,9 @@ def test_switches_that_come_and_go(seed: int) -> None:
 @given(seeds)
 @example(9008)  # what may be held was lifted above what was whole
 def test_tables_with_little_room(seed: int) -> None:
-    """Where new entries do not fit beside old ones room is made, and no packet is lost.
+    """Where new entries do not fit beside old ones, room is made and no packet is lost.
 
-    Once there is room for all, each switch holds just what is wanted.
+    Once there is room for all, each switch holds exactly what is planned.
     """
     rollout = Rollout(seed)
     for table in rollout.network.tables.values():
@@ -321,9 +323,9 @@ def test_tables_with_little_room(seed: int) -> None:
 @settings(max_examples=examples(8))
 @given(seeds)
 def test_no_flow_stays_on_a_dead_path(seed: int) -> None:
-    """Links die while some switches are away: what can be reached leads over no dead link.
+    """When links die, no reachable switch keeps an entry that leads over a dead link.
 
-    When all are back, everything is as wanted.
+    Some switches are away. When they are back, everything is as planned.
     """
     rollout = Rollout(seed)
     rollout.finish()
@@ -350,9 +352,9 @@ def test_no_flow_stays_on_a_dead_path(seed: int) -> None:
 @settings(max_examples=examples(8))
 @given(seeds)
 def test_tables_that_just_hold_either_plan(seed: int) -> None:
-    """Where a switch has room for the old plan or the new but not both, the new one comes about.
+    """A new plan is reached although a table has no room for both the old plan and the new.
 
-    Flows that cannot be moved otherwise are taken to the underlay first.
+    Flows that cannot be moved otherwise go to the underlay first.
     """
     rollout = Rollout(seed)
     rollout.finish()
@@ -366,12 +368,12 @@ def test_tables_that_just_hold_either_plan(seed: int) -> None:
 
 
 class Gradual(Rollout):
-    """Plans in which some pairs stay as they were; each ledger is held against one of all pairs."""
+    """A rollout whose plans keep some pairs; each ledger is compared with one of all pairs."""
 
     ways: list[list[list[int]]]
 
     def drawn_plan(self) -> Plan:
-        """Another plan, in which each pair has other ways, or those that it has."""
+        """Another plan, in which each pair has new paths or keeps those that it has."""
         before = getattr(self, "ways", [None for _ in self.pairs])
         self.ways = [
             random_ways(self.random, self.fabric, *pair)
@@ -382,7 +384,7 @@ class Gradual(Rollout):
         return plan_on(self.fabric, self.pairs, self.ways)
 
     def supersede(self) -> None:
-        """Another plan; the ledger says what one of all pairs, made anew, does."""
+        """Commit another plan, and assert that the ledger agrees with one made of all pairs."""
         before = self.ledger.widened()
         under_way = [sent.step for sent in self.under_way.values() if not sent.obsolete]
         super().supersede()
@@ -395,12 +397,12 @@ class Gradual(Rollout):
         assert self.pushes(self.ledger) == self.pushes(whole)
 
     def send(self) -> bool:
-        """What is sent is what a ledger of all pairs would send."""
+        """Send what is due, and assert that a ledger of all pairs would send the same."""
         assert self.pushes(self.ledger) == self.pushes(self.ledger.widened())
         return super().send()
 
     def pushes(self, ledger: Ledger) -> list[tuple[object, ...]]:
-        """All that is to be sent now, and what is known of switches."""
+        """All pushes that are due, and what the ledger knows of the switches."""
         switches = self.expected()
         due = agenda(ledger, switches.stuck)
         steps = steps_of(ledger, due, switches)
@@ -416,7 +418,7 @@ class Gradual(Rollout):
 
 
 def content(entries: Entries) -> tuple[tuple[int, ...], ...]:
-    """What a switch is told of entries, in any order."""
+    """The content of entries without their stages, sorted."""
     return tuple(
         sorted(
             (
@@ -432,9 +434,9 @@ def content(entries: Entries) -> tuple[tuple[int, ...], ...]:
 @settings(max_examples=examples(12))
 @given(seeds)
 def test_a_ledger_of_few_pairs_says_what_one_of_all_says(seed: int) -> None:
-    """Over plans that differ little, lost pushes, failures, switches that come and go.
+    """A ledger of few pairs sends and knows the same as one made anew of all pairs.
 
-    What is sent, and what is known of switches, is what a ledger made anew of all pairs has.
+    Plans differ little, pushes are lost or fail, and switches come and go.
     """
     rollout = Gradual(seed)
     rollout.finish()

@@ -1,4 +1,4 @@
-"""Answers of agents, late, twice, out of order, of pushes that are over: against a small model."""
+"""Answers of agents that come late, twice or out of order, against a small model."""
 
 from __future__ import annotations
 
@@ -39,21 +39,21 @@ LAST_RIB, LAST_FIB = pb.PUSH_STAGE_RIB, pb.PUSH_STAGE_FIB
 
 @dataclass
 class Told:
-    """What the model knows of one push: how it must have ended, if it must have."""
+    """What the model knows of one push, and how it must have ended."""
 
     generation: int
     answer: asyncio.Future[PushReport]
     nics: list[str]
-    """Of the entries that it removes."""
+    """NICs of the entries that it removes."""
     nonce: int = 0
-    """In the stream; 0 while it is not sent."""
+    """Nonce in the stream; 0 until the push is sent."""
     rib: bool = False
     ended: str = ""
-    """``fib``, ``refused``, ``lost``, ``stale``; empty while nothing has ended it."""
+    """``fib``, ``refused``, ``lost`` or ``stale``; empty until something has ended it."""
 
 
 class Acks(RuleBasedStateMachine):
-    """One stream, an agent that answers as it likes, and a leader that comes and goes."""
+    """One stream, an agent that answers at random, and a lead that is lost and regained."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -69,10 +69,10 @@ class Acks(RuleBasedStateMachine):
         self.unsent: list[Told] = []
         self.over = False
         self.names = ReceivedNames()
-        """Of the agent."""
+        """Names that the agent knows."""
 
     def teardown(self) -> None:
-        """The stream ends, and nothing waits for ever."""
+        """End the stream, and assert that no push waits for ever."""
         self.stream.end()
         self._lost()
         self.check()
@@ -81,7 +81,7 @@ class Acks(RuleBasedStateMachine):
         self.loop.close()
 
     def waiting(self) -> list[Told]:
-        """Pushes that nothing has ended."""
+        """Pushes that have not ended."""
         return [one for one in self.pushes if not one.ended]
 
     def batch(self, nics: list[str]) -> Push:
@@ -95,7 +95,7 @@ class Acks(RuleBasedStateMachine):
     @rule(nics=NICS)
     @precondition(lambda self: not self.stream.full)
     def submit(self, nics: list[str]) -> None:
-        """The loop sends a batch."""
+        """Submit a push, as the reconcile loop does."""
         push = self.batch(nics)
 
         async def ask() -> asyncio.Future[PushReport]:
@@ -114,7 +114,10 @@ class Acks(RuleBasedStateMachine):
     @rule()
     @precondition(lambda self: self.unsent and not self.over)
     def send(self) -> None:
-        """The stream takes the next batch that may go; those that may not come to an end."""
+        """Let the stream send the next push.
+
+        While the lead is lost, pushes end as stale instead.
+        """
         while self.unsent:
             told = self.unsent.pop(0)
             if self.leads:
@@ -135,14 +138,14 @@ class Acks(RuleBasedStateMachine):
             raise AssertionError("what may not go went")
 
     def _read(self, push: pb.Push, nics: list[str]) -> None:
-        """The agent knows every name, whoever sent what before."""
+        """Decode a push as the agent does, and assert that it knows every name."""
         matches = decode_push(push, self.names).operations.matches
         assert [match[:2] for match in matches] == list(zip(nics, nics[-1:] + nics, strict=False))
 
     @rule(data=st.data(), stage=st.sampled_from([LAST_RIB, LAST_FIB]), applied=st.booleans())
     @precondition(lambda self: any(one.nonce for one in self.pushes))
     def answer(self, data: st.DataObject, stage: pb.PushStage.ValueType, applied: bool) -> None:  # noqa: FBT001 - drawn
-        """The agent answers any batch that it was ever sent, again and in any order."""
+        """Answer any push that was ever sent, perhaps again, in any order."""
         told = data.draw(st.sampled_from([one for one in self.pushes if one.nonce]))
         status = pb.PUSH_STATUS_APPLIED if applied else pb.PUSH_STATUS_STALE_EPOCH
         result = pb.PushResult(
@@ -164,26 +167,26 @@ class Acks(RuleBasedStateMachine):
 
     @rule(nonce=st.integers(10_000, 20_000))
     def answer_nothing(self, nonce: int) -> None:
-        """The agent answers what it was never sent."""
+        """Answer a push that was never sent."""
         self.stream.answered(pb.PushResult(nonce=nonce, stage=LAST_FIB), 1.0)
 
     @rule()
     @precondition(lambda self: not self.over)
     def begin_anew(self) -> None:
-        """It fell too far behind."""
+        """Begin the session anew, as for an agent that fell too far behind."""
         self.session += 1
         self.stream.begin_anew(self.session)
         self._lost()
 
     @rule(leads=st.booleans())
     def lease(self, leads: bool) -> None:  # noqa: FBT001 - drawn
-        """Our lease ends, or is had again."""
+        """Lose or regain the lease."""
         self.leads = leads
 
     @rule()
     @precondition(lambda self: not self.over)
     def end(self) -> None:
-        """The connection is gone."""
+        """End the stream, as when the connection is gone."""
         self.stream.end()
         self.over = True
         self._lost()
@@ -195,7 +198,7 @@ class Acks(RuleBasedStateMachine):
 
     @invariant()
     def check(self) -> None:
-        """Each push has ended as it must, once, and no other has."""
+        """Every push has ended, or not, exactly as the model says."""
         self.loop.run_until_complete(asyncio.sleep(0))
         open_ones = [one for one in self.pushes if not one.ended]
         assert self.stream.pending_count == len(open_ones) <= LIMIT

@@ -1,4 +1,4 @@
-"""Whatever message comes, the codecs give a model value or refuse it; nothing else gets out."""
+"""The codecs turn any message into a model value or refuse it with the right error."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ FLOATS = st.sampled_from([0.0, -1.0, 400.0, 1e300, float("nan"), float("inf"), 1
 
 
 def unsigned(bits: int) -> st.SearchStrategy[int]:
-    """Small counts, and the edges of the type."""
+    """Draw small counts and the limits of the type."""
     return st.sampled_from([0, 1, 2, 3, 7, 4791, 2 ** (bits - 1) - 1, 2 ** (bits - 1), 2**bits - 1])
 
 
 def scalar(field: FieldDescriptor) -> st.SearchStrategy[Any]:
-    """Values of a field that holds no message, the odd ones often."""
+    """Draw values of a field that holds no message, often unusual ones."""
     kind = FieldDescriptor
     signed = st.sampled_from([-(2**31), -1, 0, 1, 2, 2**31 - 1])
     if field.type in (kind.TYPE_UINT32, kind.TYPE_UINT64):
@@ -56,7 +56,7 @@ def scalar(field: FieldDescriptor) -> st.SearchStrategy[Any]:
 
 
 def messages(descriptor: Any, depth: int = 3) -> st.SearchStrategy[Message]:
-    """Messages with any of their fields set to anything of their type."""
+    """Draw messages with any of their fields set to any value of their type."""
     made = GetMessageClass(descriptor)
     fields = {}
     for field in descriptor.fields:
@@ -88,7 +88,7 @@ DECODERS: dict[str, tuple[type[Message], Callable[[Any], object]]] = {
 @pytest.mark.parametrize("name", list(DECODERS))
 @given(data=st.data())
 def test_any_message_is_taken_or_refused(name: str, data: st.DataObject) -> None:
-    """InputError (or, of a supposed job, FailedPrecondition) is the only way out."""
+    """Decoding raises nothing but InputError, or FailedPrecondition for a supposed job."""
     kind, decode = DECODERS[name]
     message = data.draw(messages(kind.DESCRIPTOR))
     with suppress(InputError, FailedPrecondition):

@@ -1,4 +1,4 @@
-"""Backups: what falls on links after any single failure, and how ways are spread for it."""
+"""Backups spread what falls on links after any single failure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SEEDS = st.integers(min_value=0, max_value=2**32 - 1)
 
 
 def fallen(plan: Plan, arcs: Ints) -> tuple[dict[int, int], Counter[int]]:
-    """Paths that each of some arcs loses, and that fall on each arc then."""
+    """How many paths each lost arc had, and how many backups fall on each arc then."""
     lost: dict[int, int] = {}
     extra: Counter[int] = Counter()
     crossing = np.zeros(2 * plan.fabric.link_count, dtype=np.bool_)
@@ -36,7 +36,7 @@ def fallen(plan: Plan, arcs: Ints) -> tuple[dict[int, int], Counter[int]]:
 
 
 def check_failure(plan: Plan, links: list[int], others: int) -> None:
-    """No arc takes on more than the even share of what the arc that lost most has lost."""
+    """Assert that no arc takes more than an even share of what the worst-hit arc lost."""
     arcs = np.array([arc for link in links for arc in (2 * link, 2 * link + 1)])
     lost, extra = fallen(plan, arcs)
     most = max(lost.values(), default=0)
@@ -48,7 +48,7 @@ def check_failure(plan: Plan, links: list[int], others: int) -> None:
 def test_no_failure_falls_on_one_link(
     seed: int, spines: int, leaves: int, sets: int, parallel: int
 ) -> None:
-    """Healthy two tiers: after any link, or spine, each other takes its even share, rounded up."""
+    """In two healthy tiers, the others take even shares, rounded up, of a lost link or spine."""
     nics = spines * parallel
     fabric = clos(leaves=leaves, spines=spines, nics_per_leaf=nics, parallel=parallel)
     plan = solve(fabric, permutations(fabric, Random(seed), sets))
@@ -66,7 +66,7 @@ def test_no_failure_falls_on_one_link(
 @settings(max_examples=5)
 @given(SEEDS)
 def test_zones_share_the_promise_at_their_leaves(seed: int) -> None:
-    """Healthy zones: links beside leaves take their even share of a lost one, likewise."""
+    """In healthy zones, links between leaves and spines take even shares of a lost one."""
     fabric = three_tier(zones=2, leaves=4, spines=4, nics_per_leaf=4, cores=4, taper=1.0)
     plan = solve(fabric, permutations(fabric, Random(seed), 2))
     links, kind = fabric.structure.links, fabric.structure.nodes.kind
@@ -81,7 +81,7 @@ def test_zones_share_the_promise_at_their_leaves(seed: int) -> None:
 @settings(max_examples=60)
 @given(SEEDS, st.integers(1, 9), st.integers(1, 6), st.integers(0, 60))
 def test_ways_are_even_at_every_vertex(seed: int, ways: int, vertices: int, edges: int) -> None:
-    """At each vertex of either side no way is used more than ceil(degree / ways) times."""
+    """At each vertex of either side, no way is used more than ceil(degree / ways) times."""
     rng = np.random.default_rng(seed)
     left, right = rng.integers(0, vertices, (2, edges))
     way_of = spread(left, right, np.full(edges, ways))

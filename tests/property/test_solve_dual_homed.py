@@ -1,4 +1,4 @@
-"""NICs of several links: plans beside what cuts prove, and beside an exact optimum."""
+"""Plans for NICs with several links, against bounds from cuts and exact optima."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ SEVERAL = ("dual-homed", "dual-plane", "multi-homed")
 
 @pytest.mark.deep
 def test_no_plan_of_a_healthy_dual_tor_has_a_less_full_worst_link() -> None:
-    """Permutations in 1, 2, 4 or more QPs: the worst link is at line rate or at what cuts prove.
+    """On a healthy dual-ToR fabric, the worst link is at line rate or at the bound.
 
-    Where cuts prove less, as whole flows of one QP may have to share a link of a NIC, it is at the
-    exact optimum.
+    Where the bound is too low, because flows of one QP may have to share a link of a NIC, the worst
+    link is at the exact optimum.
     """
     for seed in fresh_seeds(5):
         random = Random(seed)
@@ -52,10 +52,10 @@ def test_no_plan_of_a_healthy_dual_tor_has_a_less_full_worst_link() -> None:
 
 @pytest.mark.deep
 def test_plans_are_within_a_qp_of_the_optimum() -> None:
-    """Small cases of every kind with NICs of several links, some of them damaged.
+    """Plans for NICs with several links are within one QP of the exact optimum.
 
-    No link is fuller than the fullest has to be, and one QP of the largest flow on the slowest
-    link. The plan is valid, and what it says of itself is true.
+    That is one QP of the largest flow on the slowest link. The small fabrics may be damaged. Plans
+    are valid, and their certificates are true.
     """
     kinds = [number for number, kind in enumerate(KINDS) if kind in SEVERAL]
     for number in fresh_seeds(6):
@@ -71,10 +71,10 @@ def test_plans_are_within_a_qp_of_the_optimum() -> None:
 
 @pytest.mark.deep
 def test_a_dead_leaf_slows_only_who_loses_a_link() -> None:
-    """One plane, full load: flows of NICs with both links get all, those at the dead leaf half.
+    """With a dead leaf, flows of NICs at it get half, and all others their full rate.
 
-    The links of NICs that lost one cannot be below twice their rate: that does not excuse
-    others to put whole flows on one of two links.
+    The links of NICs that lost one cannot be below twice their rate. That must not let the planner
+    put other flows whole on one of two links.
     """
     for seed in fresh_seeds(2):
         random = Random(seed)
@@ -92,9 +92,9 @@ def test_a_dead_leaf_slows_only_who_loses_a_link() -> None:
 @pytest.mark.parametrize("planes", [1, 2])
 @pytest.mark.parametrize("lost", ["links", "leaf"])
 def test_what_nics_lost_slows_nobody_else(planes: int, lost: str) -> None:
-    """Full load, and some links of NICs or a leaf down: NICs with both links send all they have.
+    """With NIC links or a leaf down, NICs with both links still send at full rate.
 
-    Those that lost one send half of it, or none where no plane is left to both ends.
+    Those that lost a link send half, or nothing if the two ends share no plane.
     """
     for seed in range(4):
         random = Random(seed)
@@ -120,8 +120,9 @@ def test_what_nics_lost_slows_nobody_else(planes: int, lost: str) -> None:
 
 @pytest.mark.deep
 def test_the_ceiling_of_a_flow_is_the_best_link_of_its_nics() -> None:
-    """No path of a flow gives a QP more, and a flow of a NIC with one full link left gets it.
+    """No path gives a QP of a flow more than the flow's ceiling.
 
+    If a NIC has one link left and that link is full, the ceiling is no higher than what it gives.
     Links of NICs are down at random, and traffic is at line rate.
     """
     held = 0
@@ -147,7 +148,7 @@ def test_the_ceiling_of_a_flow_is_the_best_link_of_its_nics() -> None:
 
 
 def test_both_links_of_a_nic_are_used() -> None:
-    """A flow at the rate of both its links together, in two QPs, puts one on each."""
+    """A flow of two QPs, at the rate of both links of its NIC, puts one QP on each."""
     fabric = dual_tor(pairs=2, spines=2, nics_per_pair=2, nics_per_host=1)
     flows = permutations(fabric, Random(1), 1, 2)
     used = utilization_of(solve(fabric, flows))

@@ -1,4 +1,4 @@
-"""Tables: entries are counted as they are written, and no more are asked for than they hold."""
+"""The planner counts entries as programs write them, and plans exceed no table."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ AMPLE = 10**9
 
 
 def with_tables(fabric: Fabric, sizes: Ints) -> Fabric:
-    """The same fabric with other table sizes, those of NICs left out; shape (nodes,)."""
+    """The same fabric with other table sizes, shape (nodes,); those of NICs are ignored."""
     nodes = fabric.structure.nodes
     size = np.where(nodes.kind == NodeKind.NIC, NONE, sizes)
     return replace(
@@ -43,12 +43,12 @@ def with_tables(fabric: Fabric, sizes: Ints) -> Fabric:
 
 
 def written(plan: Plan) -> Ints:
-    """Entries at each node as programs hold them."""
+    """The number of entries at each node in the program, shape (nodes,)."""
     return np.bincount(entries_of(plan).switch, minlength=plan.fabric.node_count)
 
 
 def counted(plan: Plan) -> Ints:
-    """Entries at each node as the planner counts them."""
+    """The number of entries at each node by the planner's count, shape (nodes,)."""
     needs = entry_needs(plan.fabric, plan.flows, plan.paths, pairs_of(plan.flows))
     return needs.by_switch(plan.fabric.node_count)
 
@@ -68,7 +68,7 @@ def test_entries_are_counted_as_written_on_any_paths(seed: int) -> None:
 @settings(max_examples=examples(2, EACH))
 @given(SEEDS)
 def test_entries_are_counted_as_written_in_plans(kind: str, seed: int) -> None:
-    """Of plans of every kind of fabric, whole and damaged, the counts are those of programs."""
+    """In plans of every kind of fabric, whole or damaged, counts are those of programs."""
     rng = Random(seed)
     fabric = damaged(rng, KINDS[kind](rng), rng.choice([0.0, 0.15]))
     fabric = with_tables(fabric, np.full(fabric.node_count, AMPLE))
@@ -77,13 +77,13 @@ def test_entries_are_counted_as_written_in_plans(kind: str, seed: int) -> None:
 
 
 def any_tables(rng: Random, fabric: Fabric) -> Fabric:
-    """The same fabric with small tables, large ones and ones without an end."""
+    """The same fabric with small, large and unlimited tables."""
     sizes = [rng.choice([NONE, 0, 1, 2, 4, 16]) for _ in range(fabric.node_count)]
     return with_tables(fabric, np.array(sizes))
 
 
 def check(plan: Plan) -> None:
-    """Whole, within every table, and what is given up for one could not be kept in it."""
+    """Assert that a plan is valid, fits all tables, and gave up no pair that would have fitted."""
     check_paths(plan)
     check_certificate(plan)
     verify_plan(plan)
@@ -109,7 +109,7 @@ def fits(plan: Plan) -> bool:
 
 
 def with_pair(plan: Plan, rows: Ints) -> Iterator[Plan]:
-    """The plan with the flows of a pair put on each one of their candidate paths."""
+    """Yield the plan with the flows of a pair on each of their candidate paths in turn."""
     network = Network(plan.fabric)
     candidates = Candidates(network, Options().candidate_limit)
     flows, first = plan.flows, int(rows[0])
@@ -128,9 +128,9 @@ def with_pair(plan: Plan, rows: Ints) -> Iterator[Plan]:
 @settings(max_examples=examples(2, EACH))
 @given(SEEDS)
 def test_tables_are_kept_to_and_filled(kind: str, seed: int) -> None:
-    """No table is exceeded, and no pair given up that any of its paths had room for.
+    """No table is exceeded, and no pair is given up that one of its paths had room for.
 
-    In plans, and in what one repair after another makes of them.
+    This holds for plans and for one repair after another.
     """
     rng = Random(seed)
     fabric = any_tables(rng, damaged(rng, KINDS[kind](rng), 0.05))
@@ -146,7 +146,7 @@ def test_tables_are_kept_to_and_filled(kind: str, seed: int) -> None:
 @settings(max_examples=examples(4))
 @given(SEEDS, st.integers(0, 8))
 def test_the_most_important_flows_keep_their_entries(seed: int, size: int) -> None:
-    """Where each flow needs one entry of one table, it is filled in order of priority."""
+    """If each flow needs one entry of one table, the flows of the highest weight get them."""
     rng = Random(seed)
     fabric = clos(leaves=2, spines=3, nics_per_leaf=8, table_size=NONE)
     leaf = fabric.structure.index["l0"]

@@ -1,4 +1,4 @@
-"""Everything at once: links, switches, drains, jobs, classes and tables, in any order."""
+"""Plans while links, switches, drains, jobs, classes and tables change in any order."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SEEDS = st.integers(min_value=0, max_value=2**32 - 1)
 
 
 def check(before: Plan, plan: Plan) -> None:
-    """Whole by both checks; who has no path is cut off, or gave way to a table."""
+    """Assert that a plan is valid and lacks only flows that are cut off or gave way to a table."""
     check_paths(plan)
     check_backups(plan)
     check_certificate(plan)
@@ -41,7 +41,7 @@ def check(before: Plan, plan: Plan) -> None:
 
 
 def next_state(rng: Random, fabric: Fabric, flows: Flows, every: Flows) -> tuple[Fabric, Flows]:
-    """One event: a link or switch changes, or jobs come and go."""
+    """Apply one event: a link or switch changes, or jobs come and go."""
     if rng.random() < 0.7:
         return other_states(rng, fabric), flows
     return fabric, some_of(rng, every)
@@ -51,7 +51,7 @@ def next_state(rng: Random, fabric: Fabric, flows: Flows, every: Flows) -> tuple
 @settings(max_examples=examples(2, EACH))
 @given(SEEDS, st.booleans())
 def test_plans_stay_sound_whatever_happens(kind: str, seed: int, tables: bool) -> None:  # noqa: FBT001
-    """One repairer follows events one by one, and each of its plans is sound."""
+    """One repairer follows events one by one, and each of its plans is valid."""
     rng = Random(seed)
     fabric = damaged(rng, KINDS[kind](rng), 0.05)
     fabric = any_tables(rng, fabric) if tables else fabric

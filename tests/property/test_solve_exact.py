@@ -1,4 +1,4 @@
-"""Plans of small cases of every kind beside what is known of them exactly."""
+"""Plans of small cases of every kind, against exact results."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from tests.support.exact import CLOSE, Exact
 from tests.support.solve_flows import permutations
 
 QUICK = (5, 17, 23, 33, 51, 89)
-"""Rings whose flows have to wait for each other, NICs on several switches, phases."""
+"""Seeds: rings whose flows have to wait for each other, NICs on several switches, phases."""
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.deep
 def test_plans_are_valid_and_what_they_say_is_true() -> None:
-    """Each passes verification, leaves out only what no way exists for, and no bound is too high.
+    """Plans are valid, route all flows that have a path, and claim no bound that is too high.
 
-    Neither that of the whole nor any tier's is above the exact optimum of whole QPs.
+    No bound, of the whole or of a tier, is above the exact optimum of whole QPs.
     """
     for seed in fresh_seeds(2 * len(KINDS)):
         case = drawn(seed)
@@ -43,10 +43,11 @@ def test_plans_are_valid_and_what_they_say_is_true() -> None:
 
 @pytest.mark.deep
 def test_no_other_placement_serves_the_slowest_flow_better() -> None:
-    """Where all placements can be tried, none that fills no link more has a greater least value.
+    """No other placement serves the slowest flow better without filling a link more.
 
-    Nor does any of eight hashes. The planner's search for it is no proof: of fresh cases one in
-    a hundred may be better served. The quick run keeps to known ones.
+    All placements are tried where possible, and eight hashings. The planner's search proves
+    nothing, so up to one of a hundred fresh cases may be better served. The quick run uses known
+    seeds.
     """
     seeds, worse = [*fresh_seeds(0)] if DEEP else [*QUICK], []
     for seed in seeds:
@@ -59,7 +60,10 @@ def test_no_other_placement_serves_the_slowest_flow_better() -> None:
 
 @pytest.mark.deep
 def test_the_worst_link_is_at_the_exact_optimum() -> None:
-    """Never more than one QP above it, and above it at all in at most one case of two hundred."""
+    """The worst link is at most one QP above the exact optimum, and in most cases at it.
+
+    At most one case in two hundred may be above.
+    """
     seeds, above = [*fresh_seeds(2 * len(KINDS))], []
     for seed in seeds:
         case = drawn(seed)
@@ -75,7 +79,7 @@ def test_the_worst_link_is_at_the_exact_optimum() -> None:
 
 @pytest.mark.deep
 def test_crowded_flows_of_both_classes_stay_on_their_paths() -> None:
-    """Permutations of a full two-tier fabric, some of class latency, some of priority."""
+    """Plans of full two-tier fabrics are valid with latency flows and priorities."""
     for seed in fresh_seeds(5):
         random = Random(seed)
         fabric = clos(
@@ -101,7 +105,7 @@ def test_plans_do_not_depend_on_the_process() -> None:
 
 
 def digests(seeds: list[str], hashing: str) -> list[str]:
-    """What a process of its own makes of some seeds; ``hashing`` is how it hashes strings."""
+    """Digests of the plans that a new process makes; ``hashing`` is its PYTHONHASHSEED."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.support.digests", *seeds],
         cwd=ROOT,
@@ -115,7 +119,7 @@ def digests(seeds: list[str], hashing: str) -> list[str]:
 
 @pytest.mark.deep
 def test_rates_of_many_placements_are_those_of_the_emulator() -> None:
-    """Fair rates that the planner finds side by side, phases and all, are another code's."""
+    """Fair rates that the planner finds for many placements at once are the emulator's."""
     for seed in fresh_seeds(2 * len(KINDS)):
         case = drawn(seed)
         flows, paths = case.flows, solve(case.fabric, case.flows).paths

@@ -1,6 +1,6 @@
-"""Less to carry never makes a worse plan: what the least worst link is, exactly, only falls.
+"""Less load never makes a worse plan, since the lowest possible worst link only falls.
 
-Flows are drawn with QPs enough for the planner to be at the optimum on graphs this small.
+Flows have enough QPs for the planner to reach the optimum on graphs this small.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ALIKE = 1e-6
 
 
 def worst(fabric: Fabric, flows: Flows) -> float:
-    """Worst utilisation of the plan made anew."""
+    """The worst utilisation of a new plan."""
     return solve(fabric, flows).certificate.max_utilization
 
 
@@ -46,7 +46,10 @@ def with_lower_rates(flows: Flows, _: Random) -> Flows:
 
 @pytest.mark.deep
 def test_less_load_is_never_planned_worse() -> None:
-    """Phases, lower rates, fewer flows: at most as full, or a QP more where that is not proven."""
+    """With phases, lower rates or fewer flows, the worst link is no fuller.
+
+    It may be fuller by one QP where the plan is not proven optimal.
+    """
     for seed in fresh_seeds(3):
         random = Random(seed)
         fabric = random_regular(
@@ -62,7 +65,7 @@ def test_less_load_is_never_planned_worse() -> None:
 
 
 def test_phases_leave_detours_open() -> None:
-    """Two flows at once over a direct link and seven ways round: an eighth each, phased or not."""
+    """Two flows spread evenly over a direct link and seven detours, phased or not."""
     nodes = [{"id": name, "kind": "nic"} for name in "abcd"]
     nodes += [{"id": f"x{row}", "kind": "switch"} for row in range(9)]
     links = [("a", "x0"), ("c", "x0"), ("b", "x1"), ("d", "x1"), ("x0", "x1")]

@@ -1,4 +1,4 @@
-"""Bounds hold: no plan whatever could be better than a certificate says."""
+"""No plan could be better than the bound that a certificate claims."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from tests.support.solve_reference import (
 
 SEEDS = st.integers(min_value=0, max_value=2**32 - 1)
 MANY = 512
-"""QPs: what a bound gains from QPs being whole is then next to nothing."""
+"""QPs of each flow, so many that whole QPs hardly raise a bound."""
 
 
 def grain(fabric: Fabric, flows: Flows) -> float:
-    """What one QP may add to a link."""
+    """The utilisation that one QP may add to a link."""
     return float((flows.gbps / flows.qps).max() / fabric.structure.links.gbps.min())
 
 
@@ -37,7 +37,7 @@ def grain(fabric: Fabric, flows: Flows) -> float:
 @settings(max_examples=examples(2, EACH))
 @given(SEEDS, st.sampled_from([0.0, 0.1]))
 def test_bounds_hold_over_all_paths(kind: str, seed: int, share: float) -> None:
-    """No bound, of the whole or of a tier, is above what water could reach that may go anywhere."""
+    """No bound, of the whole or of a tier, is above the optimum of freely divisible flows."""
     rng = Random(seed)
     fabric = damaged(rng, KINDS[kind](rng), share)
     flows = any_flows(rng, fabric, examples(5, 8)).with_qps(MANY)
@@ -56,7 +56,7 @@ def test_bounds_hold_over_all_paths(kind: str, seed: int, share: float) -> None:
 @settings(max_examples=examples(30))
 @given(SEEDS)
 def test_whole_qps_cannot_beat_a_bound(seed: int) -> None:
-    """In small fabrics, over all simple paths: the integer optimum is between bound and plan."""
+    """In small fabrics, the integer optimum over all simple paths is between bound and plan."""
     rng = Random(seed)
     spines = rng.randint(1, 3)
     fabric = clos(leaves=3, spines=spines, nics_per_leaf=2, parallel=2 if spines == 1 else 1)

@@ -1,4 +1,4 @@
-"""After the worst arc the next worst: one bad place hides no collision anywhere else."""
+"""Planning goes on after the worst arc, so one bad leaf hides no collision elsewhere."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SPINES = 8
 
 
 def one_bad_leaf(leaves: int, nics: int, left: int) -> tuple[Fabric, int]:
-    """A zone whose first leaf has so many uplinks left, and that leaf."""
+    """A fabric whose first leaf has ``left`` uplinks left, and the row of that leaf."""
     fabric = clos(leaves=leaves, spines=SPINES, nics_per_leaf=nics)
     bad = int(fabric.rows_of_kind(NodeKind.LEAF)[0])
     links = np.flatnonzero(between_switches(fabric) & (fabric.structure.links.a == bad))
@@ -27,7 +27,7 @@ def one_bad_leaf(leaves: int, nics: int, left: int) -> tuple[Fabric, int]:
 
 
 def leaf_of(fabric: Fabric) -> Ints:
-    """The leaf of each NIC, by node row."""
+    """The leaf of each NIC by node row, shape (nodes,); other nodes are their own."""
     structure = fabric.structure
     leaf = np.arange(fabric.node_count)
     up = np.flatnonzero(structure.nodes.kind[structure.tail] == NodeKind.NIC)
@@ -36,7 +36,7 @@ def leaf_of(fabric: Fabric) -> Ints:
 
 
 def elsewhere(fabric: Fabric, flows: Flows, bad: int) -> Floats:
-    """Worst utilisation of the cables of each other leaf to the spines, by leaf and way."""
+    """Worst utilisation of links up from and down to each other leaf, shape (2, nodes)."""
     plan = solve(fabric, flows)
     assert not plan.unrouted
     used = utilization(fabric, arc_loads(2 * fabric.link_count, flows, plan.paths))
@@ -59,12 +59,11 @@ def elsewhere(fabric: Fabric, flows: Flows, bad: int) -> Floats:
 def test_a_bad_leaf_costs_others_only_what_they_send_it(
     leaves: int, nics: int, left: int, qps: int, seed: int
 ) -> None:
-    """Where spines outnumber NICs, another leaf has as many flows on a cable as it must.
+    """With more spines than NICs, another leaf has no more flows on a link than it must.
 
-    That is what it exchanges with the bad leaf, over the spines which that one has
-    left, and else one: what it would have if the bad leaf were not there. Flows that
-    are split may leave a QP more behind, and once in some hundred fabrics two: half of the
-    collision that would be hidden otherwise.
+    It must carry what it exchanges with the bad leaf, over the spines which that leaf has left, and
+    otherwise one flow. Split flows may leave a QP more on a link, and in about one of a hundred
+    fabrics two: half of the collision that would be hidden otherwise.
     """
     fabric, bad = one_bad_leaf(leaves, nics, left)
     flows = permutations(fabric, seed, 1, qps)

@@ -1,4 +1,4 @@
-"""What holds of every plan, on random fabrics of every kind, whole and damaged."""
+"""Properties of every plan, on random fabrics of every kind, whole and damaged."""
 
 from __future__ import annotations
 
@@ -36,39 +36,38 @@ SHARES = st.sampled_from([0.0, 0.05, 0.15, 0.35])
 @settings(max_examples=examples(2, EACH))
 @given(SEEDS, SHARES)
 def test_plans_are_whole_true_and_backed_up(kind: str, seed: int, share: float) -> None:
-    """Each QP is on one path of usable links from end to end, unless no such links join its ends.
+    """Every plan is valid, its certificate is true, and its backups are as good as can be.
 
-    The certificate says what is so. The check that stands between planner and switches lets
-    the plan through. A backup shares no link with its path, and no switch, wherever there is
-    such a way.
+    Each QP has one path of usable links, unless no such links join its ends. The independent check
+    accepts the plan. A backup shares no link and no switch with its path wherever that is possible.
     """
     sound(*drawn(kind, seed, share, examples(6, 12)))
 
 
 def test_ways_that_share_all_links_but_their_own() -> None:
-    """Likewise of NICs on several leaves."""
+    """A drawn case with NICs on several leaves gives a sound plan."""
     sound(*drawn("homed-twice", 133771, 0.35, 12))
 
 
 def test_ways_that_leave_a_zone_and_come_back() -> None:
-    """Of a path over a core between leaves of one zone, a backup keeps off both its spines."""
+    """The backup of a path over a core within one zone avoids both spines of the path."""
     sound(*drawn("mesh", 27590825, 0.0, 12))
 
 
 def test_ways_that_end_at_the_leaf_they_begin_at() -> None:
-    """Of a path to a NIC on the path's first leaf too, a backup goes there without a spine."""
+    """If the destination is on the path's first leaf too, the backup goes there without a spine."""
     sound(*drawn("homed-twice", 138, 0.0, 12))
 
 
 def drawn(kind: str, seed: int, share: float, most: int) -> tuple[Fabric, Flows]:
-    """A random case."""
+    """Draw a random fabric and flows."""
     rng = Random(seed)
     fabric = damaged(rng, KINDS[kind](rng), share)
     return fabric, any_flows(rng, fabric, most)
 
 
 def sound(fabric: Fabric, flows: Flows) -> None:
-    """Plan the flows and hold the plan against every check."""
+    """Plan the flows and run every check on the plan."""
     plan = solve(fabric, flows)
     check_paths(plan)
     check_certificate(plan)
@@ -87,9 +86,9 @@ def sound(fabric: Fabric, flows: Flows) -> None:
 def test_healthy_permutations_meet_the_ceiling(
     seed: int, spines: int, leaves: int, sets: int, parallel: int
 ) -> None:
-    """1:1 two tiers, any permutations: every link at most the ceiling of the fullest leaf's share.
+    """In 1:1 two tiers, the worst link has the fullest leaf's even share, rounded up.
 
-    Which no plan of whole flows can be under, and the certificate proves it.
+    No plan of whole flows can have less, and the certificate proves it.
     """
     nics = spines * parallel
     fabric = clos(leaves=leaves, spines=spines, nics_per_leaf=nics, parallel=parallel)
@@ -116,9 +115,9 @@ def test_healthy_permutations_meet_the_ceiling(
 def test_qps_fill_healthy_fabrics_to_the_step(
     seed: int, spines: int, leaves: int, more: int, qps: int
 ) -> None:
-    """Over-subscribed uplinks carry their leaf's even share rounded up to a QP, others no more.
+    """Over-subscribed uplinks carry their leaf's even share, rounded up to whole QPs.
 
-    An uplink that is not over-subscribed slows nobody, and flows need not be split for it.
+    Uplinks that are not over-subscribed slow no flow, so flows need not be split for them.
     """
     fabric = clos(leaves=leaves, spines=spines, nics_per_leaf=spines + more)
     plan = solve(fabric, permutations(fabric, Random(seed), 1, qps))

@@ -1,4 +1,4 @@
-"""Repairs are plans: whatever changes, what comes out is as sound as a plan made anew."""
+"""A repaired plan is as sound as a new one, whatever has changed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SEEDS = st.integers(min_value=0, max_value=2**32 - 1)
 
 
 def other_states(rng: Random, fabric: Fabric) -> Fabric:
-    """The fabric with one link, or now and then a switch, in another state."""
+    """The fabric with one link, or sometimes one switch, in another state."""
     if rng.random() < 0.15:
         node = rng.choice(switches(fabric).tolist())
         return fabric.with_nodes({node: other(rng, int(fabric.node_state[node]))})
@@ -40,18 +40,18 @@ def other_states(rng: Random, fabric: Fabric) -> Fabric:
 
 
 def other(rng: Random, state: int) -> State:
-    """What a link that is down comes back as, or one that is up becomes."""
+    """The next state of a link or switch: up if it was not, else down or drained."""
     return State.UP if state != State.UP else rng.choice([State.DOWN, State.DRAINED])
 
 
 def some_of(rng: Random, flows: Flows, share: float = 0.7) -> Flows:
-    """Some of the flows, rows numbered anew."""
+    """A random share of the flows, with new row numbers."""
     rows = [row for row in range(len(flows)) if rng.random() < share]
     return flows.take(np.array(rows, dtype=np.int64))
 
 
 def stays(before: Plan, fabric: Fabric, flow: str, ends: tuple[int, int]) -> bool:
-    """Whether drained links that a flow was on join its ends, with those that are up."""
+    """Whether usable links, and live links that the flow was on, drained or not, join its ends."""
     row = before.flows.ids.index(flow) if flow in before.flows.ids else NONE
     if row == NONE or row in before.unrouted:
         return False
@@ -69,9 +69,10 @@ def stays(before: Plan, fabric: Fabric, flow: str, ends: tuple[int, int]) -> boo
 
 
 def check(fabric: Fabric, flows: Flows, repairer: Repairer) -> None:
-    """The repaired plan is whole, and routes all that can be routed.
+    """Assert that a repaired plan is valid and routes every flow that can be routed.
 
-    That is what usable links join, and what drained links, which it was on, can hold.
+    These are the flows whose ends are joined by usable links, or by those and drained links that
+    they were on.
     """
     before = repairer.plan
     plan = repairer.repair(fabric, flows)
@@ -94,7 +95,7 @@ def check(fabric: Fabric, flows: Flows, repairer: Repairer) -> None:
 @settings(max_examples=examples(2, EACH))
 @given(SEEDS)
 def test_a_repair_is_a_plan(kind: str, seed: int) -> None:
-    """Links and switches change, flows come and go: one repair after another, each from a plan."""
+    """Each repair of a plan is sound while links, switches and flows change."""
     rng = Random(seed)
     fabric = damaged(rng, KINDS[kind](rng), 0.05)
     every = any_flows(rng, fabric, examples(5, 10))
@@ -112,7 +113,7 @@ def test_a_repair_is_a_plan(kind: str, seed: int) -> None:
 @settings(max_examples=examples(2, EACH))
 @given(SEEDS)
 def test_one_repairer_serves_many_changes(kind: str, seed: int) -> None:
-    """What it keeps ready between changes stays true to its plan, through splits and joins."""
+    """One repairer stays right over many changes, also when the fabric splits and joins."""
     rng = Random(seed)
     fabric = KINDS[kind](rng)
     flows = any_flows(rng, fabric, examples(5, 10))
@@ -126,7 +127,7 @@ def test_one_repairer_serves_many_changes(kind: str, seed: int) -> None:
 @settings(max_examples=examples(2, EACH))
 @given(SEEDS)
 def test_what_carried_nothing_may_go(kind: str, seed: int) -> None:
-    """Idle links between switches go down together: every flow keeps its very paths."""
+    """When idle links between switches go down, every flow keeps its exact paths."""
     rng = Random(seed)
     fabric = KINDS[kind](rng)
     flows = any_flows(rng, fabric, 6)
@@ -142,7 +143,7 @@ def test_what_carried_nothing_may_go(kind: str, seed: int) -> None:
 @settings(max_examples=examples(2, EACH))
 @given(SEEDS)
 def test_a_copy_and_the_original_go_their_own_ways(kind: str, seed: int) -> None:
-    """Each repairs as if it were alone: links change, and flows of jobs come behind those there."""
+    """A repairer and its copies repair independently while links change and flows are added."""
     rng = Random(seed)
     fabric = damaged(rng, KINDS[kind](rng), 0.05)
     flows = any_flows(rng, fabric, examples(5, 10))
@@ -169,7 +170,7 @@ def test_a_copy_and_the_original_go_their_own_ways(kind: str, seed: int) -> None
 
 
 def _changes(rng: Random, fabric: Fabric, flows: Flows, known: int) -> list[tuple[Fabric, Flows]]:
-    """Fabrics and flows, one after another."""
+    """Draw a sequence of changes, each of the fabric or with more flows."""
     found = []
     for _ in range(rng.randint(1, 4)):
         if rng.random() < 0.5:

@@ -1,4 +1,4 @@
-"""Links come back, and what had to leave them moves back: as good as a plan made anew."""
+"""When links come back, flows move back, and the plan is as good as a new one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.solve_flows import any_flows, permutations
 
 SEEDS = st.integers(min_value=0, max_value=2**32 - 1)
 FULL = 1.0
-"""Utilisation up to which no flow is slower for it."""
+"""Utilisation up to which a link slows no flow."""
 TOLERANCE = 1e-6
 
 
@@ -29,9 +29,9 @@ TOLERANCE = 1e-6
 @given(SEEDS)
 @example(1)
 def test_a_relieved_plan_is_sound_and_no_worse_than_one_made_anew(seed: int) -> None:
-    """Whatever came back: no tier is fuller than in a plan from nothing, unless that slows nobody.
+    """After ``relieved``, no tier is fuller than in a new plan, unless that slows no flow.
 
-    What comes next is mended from there, whether there was such a plan or not.
+    The repairer goes on from the relieved plan, or from its last repair if there is none.
     """
     rng = Random(seed)
     fabric = damaged(rng, KINDS[rng.choice(sorted(KINDS))](rng), rng.choice([0.0, 0.2]))
@@ -59,7 +59,7 @@ def test_a_relieved_plan_is_sound_and_no_worse_than_one_made_anew(seed: int) -> 
 @settings(max_examples=examples(10))
 @given(SEEDS)
 def test_a_link_that_comes_back_to_a_full_zone_takes_its_flows_back(seed: int) -> None:
-    """At 1:1 a lost link overfills others. When it is back few flows move, and all have a line."""
+    """When a lost link of a full 1:1 zone returns, few flows move and all have line rate again."""
     rng = Random(seed)
     fabric = three_tier(zones=2, leaves=4, spines=4, nics_per_leaf=4, cores=4, taper=1.0)
     zone = fabric.structure.nodes.zone

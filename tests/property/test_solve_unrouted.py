@@ -1,4 +1,4 @@
-"""Reasons are cuts: with the links that a reason names, the flow has a way; without, none."""
+"""A reason why a flow has no path names a cut: no path avoids the named links."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SEEDS = st.integers(min_value=0, max_value=2**32 - 1)
 
 
 def healthy(fabric: Fabric) -> Fabric:
-    """The same fabric with everything up."""
+    """The same fabric with every link and node up."""
     return Fabric(fabric.structure, fabric.link_state * 0, fabric.node_state * 0)
 
 
@@ -29,7 +29,7 @@ def healthy(fabric: Fabric) -> Fabric:
 @settings(max_examples=examples(4, EACH))
 @given(SEEDS)
 def test_the_links_named_are_all_that_is_in_the_way(kind: str, seed: int) -> None:
-    """No way between the ends avoids all links named, were every other link up; each is not up."""
+    """The named links are not up, and no path avoids them even with all others up."""
     rng = Random(seed)
     fabric = damaged(rng, KINDS[kind](rng), 0.5)
     flows = any_flows(rng, fabric, 12)

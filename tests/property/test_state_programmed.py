@@ -1,4 +1,4 @@
-"""What all switches hold, told as one generation and who differs, against one fact a switch."""
+"""``Programmed``, one generation with exceptions, against one generation for each switch."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ tables = st.builds(
 @settings(max_examples=examples(50))
 @given(st.lists(tables, max_size=5))
 def test_of_each_switch_the_newest_generation_counts(told: list[Programmed]) -> None:
-    """In whichever order they come; the time is that of the newest."""
+    """Joined in any order, facts give the newest generation of each switch."""
     held = Programmed()
     for one in told:
         held = held.joined(one)
@@ -41,7 +41,7 @@ def test_of_each_switch_the_newest_generation_counts(told: list[Programmed]) -> 
 @settings(max_examples=examples(50))
 @given(tables, st.integers(1, 4))
 def test_what_is_told_of_a_plan_follows_from_each_switch(held: Programmed, generation: int) -> None:
-    """Who lacks it, up to which plan all have come, and who has come no further."""
+    """Who lacks a plan, up to which plan all have come, and who has come no further."""
     plan = plan_of(FABRIC)
     entries = program_of(plan, 1, generation).entries
     done = Committed(plan, Program(1, generation, 1, entries), PlanFacts(), held)
@@ -62,7 +62,7 @@ def test_what_is_told_of_a_plan_follows_from_each_switch(held: Programmed, gener
 @settings(max_examples=examples(20))
 @given(tables)
 def test_switches_that_come_hold_nothing(held: Programmed) -> None:
-    """And of those that go nothing is known any more."""
+    """A new switch holds nothing, and nothing is kept of a switch that is gone."""
     after = held.on_others(["s9"], ["l0"])
     assert after.of("s9") == 0
     assert "l0" not in after.others

@@ -1,6 +1,6 @@
-"""Who holds which GPUs: whatever schedulers ask for, in whatever order, no GPU is held twice.
+"""No GPU is held twice, whatever schedulers ask for and in whatever order.
 
-A table of (host, GPU) says what has to be taken and what refused, and with which reason.
+A table of (host, GPU) cells says what must be accepted and what refused, and with which error.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from tests.support.store_samples import clos, job
 HOSTS = ("h0.0", "h0.1", "h1.0", "h1.1")
 MEMORY = Path("/dev/shm")
 FOLDER = MEMORY if MEMORY.is_dir() else None
-"""Where a disk need not be waited for: durability is not what is tested here."""
+"""A folder in memory if there is one, since durability is not tested here."""
 WHOLE = range(6)
-"""GPUs that stand for a whole host: more than any part has."""
+"""GPU numbers that stand for a whole host, which are more than any part has."""
 
 Part = tuple[int, ...]
 parts = st.permutations(range(4)).flatmap(
@@ -36,7 +36,7 @@ parts = st.permutations(range(4)).flatmap(
 
 @st.composite
 def wants(draw: st.DrawFn) -> dict[str, Part]:
-    """Some hosts, all of them whole or each in part."""
+    """Draw some hosts, all of them whole or each in part."""
     hosts = draw(st.lists(st.sampled_from(HOSTS), min_size=1, max_size=3, unique=True))
     whole = draw(st.booleans())
     return {host: () if whole else draw(parts) for host in hosts}
@@ -44,7 +44,7 @@ def wants(draw: st.DrawFn) -> dict[str, Part]:
 
 @dataclass(frozen=True)
 class Step:
-    """What somebody asks for at a moment."""
+    """One request, and the seconds that pass before it."""
 
     kind: str
     name: str
@@ -66,24 +66,24 @@ steps = st.builds(
 
 
 def cells(want: dict[str, Part]) -> set[tuple[str, int]]:
-    """The table's cells of what is wanted; a whole host has those that no part has."""
+    """The (host, GPU) cells of a request. A whole host has more cells than any part."""
     return {(host, gpu) for host, part in want.items() for gpu in part or WHOLE}
 
 
 @dataclass
 class Table:
-    """What is held, by the names of jobs, and of reservations with their ends."""
+    """What jobs hold, and what reservations keep until they end, by name."""
 
     jobs: dict[str, dict[str, Part]] = field(default_factory=dict)
     kept: dict[str, tuple[dict[str, Part], float]] = field(default_factory=dict)
     now: float = 1000.0
 
     def standing(self) -> dict[str, dict[str, Part]]:
-        """Reservations that are not over."""
+        """The reservations that have not expired."""
         return {name: want for name, (want, end) in self.kept.items() if end > self.now}
 
     def fits(self, want: dict[str, Part], name: str, redeems: str) -> bool:
-        """Whether nobody else has any of it; what the job has already, no reservation keeps."""
+        """Whether no other job holds any of it and no other reservation what is new to the job."""
         wanted = cells(want)
         others = [held for other, held in self.jobs.items() if other != name]
         fresh = wanted - cells(self.jobs.get(name, {}))
@@ -93,7 +93,7 @@ class Table:
         )
 
     async def take(self, store: Store, step: Step) -> None:
-        """Ask the store, and hold its answer against the table."""
+        """Ask the store, and compare its answer with the table."""
         self.now += step.later
         ask = {"submit": self._place, "update": self._place, "reserve": self._reserve}
         if step.kind in ask:
@@ -148,7 +148,7 @@ def _gpus(want: dict[str, Part]) -> tuple[Part, ...]:
 @settings(max_examples=examples(12, 2000))
 @given(st.lists(steps, min_size=5, max_size=30))
 def test_no_gpu_is_held_twice(asked: Sequence[Step]) -> None:
-    """What the table has room for is taken, all else is refused, and nothing is left behind."""
+    """What the table has room for is accepted, all else is refused, and in the end all is free."""
     asyncio.run(_play(asked))
 
 

@@ -1,4 +1,4 @@
-"""Whatever is asked of them, in whatever order: both stores answer alike.
+"""Both stores give the same answers to any requests in any order.
 
 Time stands still. Etags differ by nature and are compared by the order in which they were seen.
 """
@@ -35,7 +35,7 @@ from tests.support.redis_server import NEVER, RedisServer, opened
 from tests.support.store_samples import clos, demands, job, plain, plan_of, program_of
 
 MEMORY = Path("/dev/shm")
-"""Where a disk need not be waited for: durability is not what is tested here."""
+"""A folder in memory, used if there is one: durability is not tested here."""
 
 Step = Callable[["Twin"], Awaitable[Any]]
 
@@ -49,7 +49,7 @@ pairs = st.sampled_from([[("n0.0", "n1.0")], [("n0.0", "n1.0"), ("n1.0", "n0.1")
 
 
 class Twin:
-    """One store, and what a client of it remembers."""
+    """One store, and what its client remembers."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -57,16 +57,16 @@ class Twin:
         self.etags: dict[str, int] = {}
 
     def etag(self, age: int) -> str:
-        """One of those seen, none, or one that was never given."""
+        """An etag that was seen, an empty one, or one that was never given."""
         seen = ["", *self.etags, "never"]
         return seen[age % len(seen)]
 
     def etag_number(self, etag: str) -> int:
-        """In the order in which they were seen."""
+        """The number of an etag, in the order in which etags were seen."""
         return self.etags.setdefault(etag, len(self.etags))
 
     def told(self, value: Any) -> Any:
-        """A value with etags as numbers."""
+        """A value with its etags replaced by numbers."""
         if isinstance(value, dict):
             return {
                 key: self.etag_number(item) if key == "etag" else self.told(item)
@@ -76,7 +76,7 @@ class Twin:
 
 
 def step(make: Callable[..., Step], *arguments: st.SearchStrategy[Any]) -> st.SearchStrategy[Step]:
-    """A call of the port with drawn arguments."""
+    """Build a strategy for calls of a store with drawn arguments."""
     return st.builds(make, *arguments)
 
 
@@ -87,7 +87,7 @@ async def lead(twin: Twin) -> None:
 
 
 async def commit(twin: Twin, ahead: int) -> Any:
-    """Commit a plan on the present fabric, after the newest, or not."""
+    """Commit a plan on the current fabric, expecting the newest generation plus ``ahead``."""
     generation = (await twin.store.versions("f")).generation + ahead
     plan = plan_of((await twin.store.intent("f")).fabric)
     return await twin.store.commit(
@@ -101,13 +101,13 @@ async def commit(twin: Twin, ahead: int) -> Any:
 
 
 async def note(twin: Twin, name: str, age: int) -> None:
-    """Note how far a job has come, by an etag of some age."""
+    """Record how far a job has come, under an etag of some age."""
     facts = JobFacts(twin.etag(age), JobState.PLANNED, "", 4, 0, 1, 5.0)
     await twin.store.record_jobs("f", epoch=twin.epoch, facts={name: facts})
 
 
 async def everything(twin: Twin) -> Any:
-    """All that there is to read."""
+    """Everything that can be read from a store."""
     store = twin.store
     trail = (await store.audit()).records
     entries = [
@@ -204,7 +204,7 @@ STEPS = st.one_of(
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    """One server for all examples."""
+    """A Redis server for all examples."""
     with RedisServer(tmp_path_factory.mktemp("redis"), *NEVER) as running:
         yield running
 
@@ -212,7 +212,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
 @settings(max_examples=12)
 @given(st.lists(STEPS, min_size=5, max_size=40))
 def test_both_stores_answer_alike(server: RedisServer, steps: list[Step]) -> None:
-    """The same answers and the same refusals, step by step, and the same contents at the end."""
+    """Answers and refusals are the same at every step, and so are the contents at the end."""
     with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as folder:
         asyncio.run(_compare(Path(folder), server, steps))
 

@@ -1,3 +1,5 @@
+"""Spoilt job, trace and fabric files are read or refused, and cause no other error."""
+
 from __future__ import annotations
 
 import contextlib
@@ -57,7 +59,7 @@ READERS: list[tuple[Callable[[Path], object], bytes]] = [
 
 @st.composite
 def _spoilt(draw: st.DrawFn, content: bytes) -> bytes:
-    """The content with a few stretches taken out, repeated or overwritten."""
+    """The content with a few stretches removed, repeated or overwritten."""
     spoilt = content
     for _ in range(draw(st.integers(1, 3))):
         start = draw(st.integers(0, len(spoilt)))
@@ -79,7 +81,7 @@ def _spoilt(draw: st.DrawFn, content: bytes) -> bytes:
 def test_spoilt_files_are_read_or_refused(
     reader: Callable[[Path], object], content: bytes, data: st.DataObject
 ) -> None:
-    """Whatever a file holds, it is taken or refused in one line; nothing else is raised."""
+    """A spoilt file is read or refused with ``InputError``; nothing else is raised."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "input"
         path.write_bytes(content)
@@ -92,7 +94,7 @@ def test_spoilt_files_are_read_or_refused(
 @pytest.mark.parametrize("reader", [load_jobs, load_trace, load_fabric])
 @given(content=st.binary(max_size=200))
 def test_garbage_is_refused_in_one_line(reader: Callable[[Path], object], content: bytes) -> None:
-    """Random bytes are neither jobs, a trace nor a fabric; the line names the file."""
+    """Random bytes are refused in one line that begins with the file's path."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "input"
         path.write_bytes(content)

@@ -1,3 +1,5 @@
+"""Properties of the groups, rings and flows of random jobs."""
+
 from __future__ import annotations
 
 import random
@@ -53,7 +55,7 @@ def _divisors(number: int) -> list[int]:
 
 @st.composite
 def jobs(draw: st.DrawFn) -> Job:
-    """A job that multiplies: its parallelism first, then hosts that hold its ranks."""
+    """Draw a job whose hosts hold exactly the ranks of its parallelism."""
     parallelism = draw(parallelisms)
     ranks = rank_count(parallelism)
     gpus = draw(st.sampled_from([n for n in _divisors(ranks) if n <= 8]))
@@ -69,7 +71,7 @@ def jobs(draw: st.DrawFn) -> Job:
 
 
 def _parts(draw: st.DrawFn, ranks: int) -> tuple[tuple[int, ...], ...]:
-    """So many GPUs on hosts that give up to eight each, in any order."""
+    """Draw ``ranks`` GPUs on hosts that give up to eight each, in any order."""
     parts = []
     while ranks:
         part = draw(st.permutations(range(8)))[: draw(st.integers(1, min(8, ranks)))]
@@ -88,7 +90,7 @@ def test_groups_partition_the_ranks(parallelism: Parallelism, group: Group) -> N
 
 @given(parallelisms, st.integers(1, 8))
 def test_dp_is_found_from_the_rest(parallelism: Parallelism, gpus: int) -> None:
-    """Leaving dp out of a job that multiplies gives the same parallelism."""
+    """``dp`` is found from the other degrees and the number of GPUs."""
     p = parallelism
     if rank_count(p) % gpus:
         return
@@ -121,7 +123,7 @@ def test_rings_are_cycles_over_all_hosts_of_their_group(job: Job, group: Group) 
 
 @given(jobs(), st.sampled_from(list(Group)))
 def test_every_group_over_several_hosts_has_a_channel(job: Job, group: Group) -> None:
-    """And every rank is in at most one."""
+    """Every group over several hosts has a channel, and no rank is in two channels."""
     groups = rank_groups(job.parallelism, group)
     host = host_of_ranks(job)
     lines = channels(groups, host)
@@ -135,9 +137,9 @@ def test_every_group_over_several_hosts_has_a_channel(job: Job, group: Group) ->
 def test_data_reaches_all_that_must_have_it(
     parallelism: Parallelism, collective: Collective, gpus: int, *, pxn: bool
 ) -> None:
-    """Every member's data can get to every host of its group over hops and NVLink.
+    """Every member's data can reach every host of its group over hops and NVLink.
 
-    Save that of a broadcast, which starts at the first member.
+    Of a broadcast, only the first member's data must.
     """
     ranks = rank_count(parallelism)
     gpus = next(n for n in range(gpus, 0, -1) if ranks % n == 0)
@@ -163,7 +165,7 @@ def test_data_reaches_all_that_must_have_it(
 def test_flows_of_a_job(job: Job, nics: int, *, rails: bool) -> None:
     """Ids are unique, no flow stays on its host, and no NIC is asked for more than its line.
 
-    This holds for sending and for receiving, in each phase by itself.
+    The line holds for sending and for receiving, in each phase by itself.
     """
     fabric = clos(len(job.hosts), nics, rails=rails)
     flows = flows_of_job(job, fabric)
@@ -184,7 +186,7 @@ def test_flows_of_a_job(job: Job, nics: int, *, rails: bool) -> None:
     everybody=st.booleans(),
 )
 def test_some_end_of_every_flow_is_full(speeds: list[float], *, everybody: bool) -> None:
-    """A flow is held back by one of its ends sharing its line evenly, never by both idling."""
+    """The rate of each flow is an even share of the slower of its two ends."""
     fabric = star({f"h{i}": [speed] for i, speed in enumerate(speeds)})
     operation = Operation.ALL_TO_ALL if everybody else Operation.ALL_REDUCE
     hosts = tuple(f"h{i}" for i in range(len(speeds)))
@@ -200,7 +202,7 @@ def test_some_end_of_every_flow_is_full(speeds: list[float], *, everybody: bool)
 
 @given(jobs())
 def test_implied_traffic_uses_every_nic_that_has_partners_elsewhere(job: Job) -> None:
-    """With one NIC a GPU and whole hosts in a dp group, none of its NICs idles."""
+    """With one NIC for each GPU and whole hosts in a dp group, no NIC is idle."""
     plain = Job("j", job.hosts, len(job.hosts))
     fabric = clos(len(job.hosts), plain.gpus_per_host)
     flows = flows_of_job(plain, fabric)
@@ -210,7 +212,7 @@ def test_implied_traffic_uses_every_nic_that_has_partners_elsewhere(job: Job) ->
 
 @given(jobs(), st.integers(2, 3))
 def test_jobs_side_by_side_are_the_sum_of_the_jobs(job: Job, copies: int) -> None:
-    """Flows of several jobs are those of each, in order, whatever the others are."""
+    """The flows of several jobs are those of each job, in order."""
     size = len(job.hosts)
     fabric = clos(size * copies, 2)
     many = [
@@ -240,7 +242,7 @@ def test_jobs_side_by_side_are_the_sum_of_the_jobs(job: Job, copies: int) -> Non
 def test_summary_keeps_the_bytes_of_the_busiest_stage(
     stages: list[dict[tuple[Operation, Group], int]],
 ) -> None:
-    """No byte is made or lost: each sum is the greatest among the stages, or below bulk."""
+    """Each sum is the greatest among the stages, or 0 if that is below ``BULK_BYTES``."""
     kept = {(c.operation, c.group): c.bytes for c in summarise(Parallelism(), stages).collectives}
     for key in {key for sums in stages for key in sums}:
         most = max(sums.get(key, 0) for sums in stages)
@@ -249,7 +251,7 @@ def test_summary_keeps_the_bytes_of_the_busiest_stage(
 
 @given(parallelisms)
 def test_implied_collectives_can_all_run(parallelism: Parallelism) -> None:
-    """One for each kind of group with several members, none for others."""
+    """Each kind of group with several members has an implied collective, and no other kind has."""
     groups = {c.group for c in implied_collectives(parallelism)}
     p = parallelism
     sizes = {Group.TP: p.tp, Group.CP: p.cp, Group.DP: p.dp, Group.PP: p.pp, Group.EP: p.ep}
@@ -259,9 +261,9 @@ def test_implied_collectives_can_all_run(parallelism: Parallelism) -> None:
 
 @given(job=jobs(), nics=st.integers(1, 8), rails=st.booleans())
 def test_named_gpus_use_their_own_nics(job: Job, nics: int, *, rails: bool) -> None:
-    """Flows of a job leave and reach the NICs of the GPUs that it names, and no other NIC.
+    """A job's flows use the NICs of the GPUs that it names, and no other NIC.
 
-    Where every host gives its first GPUs in order, that is what the job without names has.
+    If every host gives its first GPUs in order, the flows are those of the job without names.
     """
     fabric = clos(len(job.hosts), nics, rails=rails)
     of_host = fabric.structure.nics_of_host
@@ -280,9 +282,9 @@ def test_named_gpus_use_their_own_nics(job: Job, nics: int, *, rails: bool) -> N
 
 @given(job=jobs(), seed=st.integers(0, 1 << 16))
 def test_halves_of_hosts_are_the_same_job_twice(job: Job, seed: int) -> None:
-    """Two jobs on GPUs that do not overlap run side by side; on one GPU in common they are refused.
+    """Two jobs on different GPUs of the same hosts run; with one in common they are refused.
 
-    Each has the flows that it has alone, and no NIC has flows of both.
+    Each has the flows that it has alone, and no NIC sends flows of both.
     """
     draw = random.Random(seed)
     gpus = tuple(tuple(range(count)) for count in job.counts)
@@ -305,7 +307,10 @@ def test_halves_of_hosts_are_the_same_job_twice(job: Job, seed: int) -> None:
 
 @given(job=jobs(), nics=st.integers(1, 8), flops=st.floats(1e12, 1e21))
 def test_priority_is_gpu_intensity_where_flops_are_told(job: Job, nics: int, flops: float) -> None:
-    """FLOPs over the seconds of the busiest NIC, counted flow by flow; a priority comes first."""
+    """A job's weight is its FLOPs over the seconds of its busiest NIC, unless it has a priority.
+
+    A suspended job has no flows.
+    """
     fabric = clos(len(job.hosts), nics)
     flows = flows_of_job(job, fabric)
     seconds = [0.0]

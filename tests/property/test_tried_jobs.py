@@ -1,4 +1,4 @@
-"""Jobs that are tried beside a plan: quickly, and as if they were planned to the end."""
+"""Trying a job beside a plan is quick and gives the results of planning it in full."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ FABRICS = (
 def drawn(seed: int) -> tuple[Fabric, list[Job], tuple[str, ...], Job]:
     """A fabric, jobs on some of its hosts, the hosts that are free, and a job to come.
 
-    There are more flows than are planned anew for a job that comes, which would take long.
+    There are so many flows that a coming job does not lead to a new plan of all.
     """
     draw = random.Random(seed)
     fabric = draw.choice(FABRICS)
@@ -54,7 +54,7 @@ def drawn(seed: int) -> tuple[Fabric, list[Job], tuple[str, ...], Job]:
 
 
 def job_on(name: str, hosts: list[str], draw: random.Random) -> Job:
-    """A job of replicas, in some cases with experts, of several QPs, or of a high priority."""
+    """A job of replicas, in some cases with experts, several QPs or a high priority."""
     qps, priority = draw.choice([1, 1, 2]), draw.choice([0.0, 0.0, 0.0, 4.0])
     shape = Parallelism(tp=4, ep=draw.choice([1, 4]))
     return Job(name, tuple(hosts), 4, shape, qps=qps, priority=priority)
@@ -66,16 +66,16 @@ def standing(fabric: Fabric, jobs: list[Job]) -> Plan:
 
 
 def with_job(plan: Plan, job: Job) -> Flows:
-    """The flows of a plan, and behind them those of a job."""
+    """The flows of a plan, followed by those of a job."""
     return concatenate([plan.flows, flows_of_job(job, plan.fabric)])
 
 
 @settings(max_examples=examples(5))
 @given(SEEDS)
 def test_a_job_beside_a_plan_is_what_a_repair_makes_of_it(seed: int) -> None:
-    """The paths, the certificate and the loads are those of a repair, wherever that is claimed.
+    """``beside`` gives the paths and certificate of a repair wherever it claims so.
 
-    In any case nobody else is moved, loads are what paths add up to, and what stood still stands.
+    In any case no other flow moves, loads are the sums over paths, and the repairer is unchanged.
     """
     fabric, jobs, _, job = drawn(seed)
     plan = standing(fabric, jobs)
@@ -104,7 +104,7 @@ def test_a_job_beside_a_plan_is_what_a_repair_makes_of_it(seed: int) -> None:
 @settings(max_examples=examples(5))
 @given(SEEDS)
 def test_cuts_take_on_a_job_as_if_they_had_known_it(seed: int) -> None:
-    """What cuts prove of each arc is the same as if they were reckoned from nothing."""
+    """Cuts updated for a job prove the same of each arc as cuts counted from nothing."""
     fabric, jobs, _, job = drawn(seed)
     plan, network = standing(fabric, jobs), Network(fabric)
     flows, known = with_job(plan, job), len(plan.flows)
@@ -120,7 +120,7 @@ def test_cuts_take_on_a_job_as_if_they_had_known_it(seed: int) -> None:
 @settings(max_examples=examples(5))
 @given(SEEDS)
 def test_scores_beside_a_plan_are_those_of_the_whole(seed: int) -> None:
-    """The score of the job and the times of others are the same as reckoned from nothing."""
+    """Quick scores of a new job and of the others equal scores computed from nothing."""
     fabric, jobs, _, job = drawn(seed)
     plan = standing(fabric, jobs)
     found = Repairer(plan).beside(fabric, with_job(plan, job))
@@ -134,7 +134,7 @@ def test_scores_beside_a_plan_are_those_of_the_whole(seed: int) -> None:
 
 
 class Thorough(DirectPlanner):
-    """Plans every choice to its end."""
+    """A planner that plans every choice in full."""
 
     async def try_job(
         self,
@@ -145,16 +145,16 @@ class Thorough(DirectPlanner):
         settled: bool = False,
         hasty: bool = False,  # noqa: ARG002 - a port
     ) -> Trial:
-        """See the port."""
+        """Implement ``Planner.try_job``, never in haste."""
         return await super().try_job(intent, job, standing, settled=settled)
 
 
 @settings(max_examples=examples(4))
 @given(SEEDS)
 def test_the_best_choice_is_that_of_planning_all_to_their_end(seed: int) -> None:
-    """As good as it is told to be; and so are the others that are told to their end.
+    """The best choice, and every other one marked final, has the result of planning it in full.
 
-    Where others make room for a choice that cannot be better, it is not told how far.
+    A choice that cannot be the best need not be planned to its end.
     """
     fabric, jobs, free, job = drawn(seed)
     records = [JobRecord(one, one.name, 0.0, JobFacts(one.name, JobState.ACCEPTED)) for one in jobs]

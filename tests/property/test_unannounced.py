@@ -1,4 +1,4 @@
-"""Flows that nobody announced: what is found by what switches say, and what is not."""
+"""Unannounced flows are found from the rates that switches report."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def small() -> Fabric:
 
 
 def told(fabric: Fabric, rates: Rates) -> PairRates:
-    """What one switch says."""
+    """The rates of pairs as one switch reports them."""
     index = fabric.structure.index
     source, destination = (
         np.array([index[pair[end]] for pair in rates], dtype=np.int64) for end in (0, 1)
@@ -42,18 +42,18 @@ def told(fabric: Fabric, rates: Rates) -> PairRates:
 
 
 def nics_of(fabric: Fabric) -> list[str]:
-    """Their ids."""
+    """The ids of the fabric's NICs."""
     structure = fabric.structure
     return [structure.nodes.ids[row] for row in np.flatnonzero(structure.nic_line > 0)]
 
 
 def leaf_of(nic: str) -> str:
-    """In ``small``, "l0-h1-n0" is at "l0"."""
+    """The leaf of a NIC in ``small``: "l0-h1-n0" is on "l0"."""
     return nic.partition("-")[0]
 
 
 class Drawn:
-    """Every leaf reports once an interval; what each pair truly sends is drawn, and held to."""
+    """Rates of random pairs over time, which every leaf reports once an interval."""
 
     def __init__(self, fabric: Fabric, seed: int) -> None:
         self.fabric, self.seed = fabric, seed
@@ -65,7 +65,7 @@ class Drawn:
         self.sent: list[Rates] = []
 
     def interval(self) -> None:
-        """One more: a pair goes on as it did, stops, begins or changes."""
+        """Pass one interval, in which each pair goes on, stops, begins or changes."""
         before = self.sent[-1] if self.sent else {}
         rates: Rates = {}
         for one, other in dict.fromkeys(self.pairs):
@@ -81,7 +81,7 @@ class Drawn:
             self.states.report(leaf, told(self.fabric, mine), self.now, self.now)
 
     def within_line(self, row: int) -> Rates:
-        """What was sent in an interval, as far as NICs can."""
+        """The rates of an interval, scaled down to the line rate of each sending NIC."""
         rates = self.sent[row] if abs(row) <= len(self.sent) else {}
         total: dict[str, float] = {}
         for (one, _), rate in rates.items():
@@ -92,9 +92,9 @@ class Drawn:
 @settings(max_examples=examples(20))
 @given(st.integers(0, 2**32 - 1))
 def test_what_sends_much_is_found_and_what_does_not_is_forgotten(seed: int) -> None:
-    """Found by an interval with a tenth of the speed, forgotten by the second quiet one.
+    """A pair is found by one interval at a tenth of line rate, forgotten after two quiet ones.
 
-    What is planned for it is never much less than what it sends.
+    What is planned for a pair is never much less than what it sends.
     """
     drawn = Drawn(small(), seed)
     for _ in range(12):
@@ -115,7 +115,7 @@ def test_what_sends_much_is_found_and_what_does_not_is_forgotten(seed: int) -> N
 @settings(max_examples=examples(20))
 @given(st.integers(0, 2**32 - 1))
 def test_no_nic_is_planned_for_more_than_its_links_carry(seed: int) -> None:
-    """Whatever agents say, at either end; and of what they say, no more is found than fits."""
+    """Whatever agents report, no NIC is planned to send or receive more than its links carry."""
     chance, fabric = random.Random(seed), small()
     states, structure = Unannounced(TERMS), fabric.structure
     for step in range(20):
@@ -141,7 +141,7 @@ def test_no_nic_is_planned_for_more_than_its_links_carry(seed: int) -> None:
 
 
 def test_a_rate_that_swings_moves_nothing() -> None:
-    """Between half and five quarters of what is planned, for as long as it likes."""
+    """A rate up to five quarters of the planned one moves nothing, nor do single low intervals."""
     fabric, states = small(), Unannounced(TERMS)
     pair = ("l0-h0-n0", "l1-h0-n0")
     rates = [200.0, 110.0, 240.0, 60.0, 249.0, 30.0, 150.0]
@@ -156,7 +156,7 @@ def test_a_rate_that_swings_moves_nothing() -> None:
 
 
 def test_of_too_many_the_largest_are_found() -> None:
-    """The bound holds, and one that sends clearly more takes the place of the smallest."""
+    """At most ``MOST_UNANNOUNCED`` are found; a clearly larger one replaces the smallest."""
     fabric = clos(leaves=30, spines=2, nics_per_leaf=10, nics_per_host=1)
     states, nics = Unannounced(TERMS), nics_of(fabric)
     pairs = {(nic, nics[(row + 10) % len(nics)]): 50.0 + (row % 7) for row, nic in enumerate(nics)}
@@ -174,7 +174,7 @@ def test_of_too_many_the_largest_are_found() -> None:
 
 
 def test_both_switches_of_a_nic_are_added_up() -> None:
-    """A flow that is spread over two leaves is found by both, and forgotten when both are quiet."""
+    """Rates over two leaves of a NIC add up; the flow is forgotten when both are quiet."""
     fabric = dual_tor(pairs=2, spines=2, nics_per_pair=2, nics_per_host=1)
     structure, states = fabric.structure, Unannounced(TERMS)
     (one, other), ids = nics_of(fabric)[::2][:2], structure.nodes.ids
@@ -195,7 +195,7 @@ def test_both_switches_of_a_nic_are_added_up() -> None:
 
 
 def test_who_is_silent_for_long_counts_no_more() -> None:
-    """A switch whose agent is gone: what it said is forgotten with the next report of another."""
+    """The rates of a switch that reports no more are dropped at another's next report."""
     fabric, states = small(), Unannounced(TERMS)
     states.report("l0", told(fabric, {("l0-h0-n0", "l1-h0-n0"): 100.0}), 0.0, 0.0)
     assert not states.report("l1", told(fabric, {}), 3 * INTERVAL, 0.0)
@@ -204,14 +204,14 @@ def test_who_is_silent_for_long_counts_no_more() -> None:
 
 
 def test_nothing_is_found_where_it_is_switched_off() -> None:
-    """A share of 0 is never."""
+    """With a share of 0, the default, no flow is found."""
     fabric, states = small(), Unannounced()
     assert not states.report("l0", told(fabric, {("l0-h0-n0", "l1-h0-n0"): 400.0}), 0.0, 0.0)
     assert states.flows.record(fabric.structure) is None
 
 
 def test_nics_that_a_fabric_lacks_are_left_out() -> None:
-    """The fabric was put again with fewer: what remains is still a set."""
+    """After the fabric lost NICs, their flows are left out of the demands."""
     fabric, states = small(), Unannounced(TERMS)
     rates = {("l0-h0-n0", "l1-h0-n0"): 100.0, ("l0-h1-n0", "l3-h0-n0"): 100.0}
     states.report("l0", told(fabric, rates), 0.0, 0.0)

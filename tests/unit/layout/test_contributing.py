@@ -1,4 +1,4 @@
-"""CONTRIBUTING.md names what is there: files, names in them, make targets, paths of commands."""
+"""CONTRIBUTING.md names only files, names in files, make targets and commands that exist."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PROGRAMS = ("heddle", "heddle-agent", "heddle-controller", "heddle-emulator", "p
 
 
 def named(path: Path) -> Iterator[str]:
-    """Classes, functions and constants at the top of a module."""
+    """The classes, functions and constants at the top level of a module."""
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             yield node.name
@@ -36,27 +36,27 @@ def named(path: Path) -> Iterator[str]:
 
 
 def test_the_page_names_much() -> None:
-    """Else nothing below would be checked."""
+    """The page names enough for the tests below to check something."""
     assert min(len(PATHS), len(NAMES), len(COMMANDS)) > 8
 
 
 @pytest.mark.parametrize("path", PATHS)
 def test_a_named_file_is_there(path: str) -> None:
-    """A file, or a folder where it ends in a slash."""
+    """A named path is a file, or a folder if it ends in a slash."""
     found = ROOT / path
     assert found.is_dir() if path.endswith("/") else found.is_file()
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_name_is_in_its_file(name: str) -> None:
-    """At the top of the module."""
+    """A named class, function or constant is at the top level of its module."""
     path, _, own = name.partition("::")
     assert own in set(named(ROOT / path))
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_command_can_be_given(command: str) -> None:
-    """Its make target, its program and the paths it is given are there."""
+    """The make target, the program and the test paths of a command exist."""
     first, *rest = shlex.split(command)
     if first == "make":
         targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)

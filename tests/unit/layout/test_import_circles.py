@@ -1,4 +1,4 @@
-"""No two modules need each other: each can be read, moved and tested after those it names."""
+"""No modules import each other in a circle, so each can be read and tested after its imports."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PACKAGES = (
 
 
 def circles(sources: Mapping[str, str]) -> list[set[str]]:
-    """Modules that import each other in a circle, however late or for types alone they do it."""
+    """Groups of modules that import each other in a circle, also inside functions or for types."""
     graph: nx.DiGraph[str] = nx.DiGraph()
     for name, source in sources.items():
         for node in ast.walk(ast.parse(source)):
@@ -37,7 +37,7 @@ def circles(sources: Mapping[str, str]) -> list[set[str]]:
 
 
 def sources(package: Path) -> dict[str, str]:
-    """The text of each module by its dotted name; generated code does not count."""
+    """The source of each module by dotted name, without generated code."""
     found = {}
     for path in sorted(package.rglob("*.py")):
         parts = path.relative_to(package.parent).with_suffix("").parts
@@ -48,7 +48,7 @@ def sources(package: Path) -> dict[str, str]:
 
 
 def test_a_circle_is_found() -> None:
-    """Also one through a package, inside a function, and for types."""
+    """A circle is found through a package, inside a function, and for types only."""
     modules = {
         "p": "from p.a import f",
         "p.a": "from p import b",
@@ -62,7 +62,7 @@ def test_a_circle_is_found() -> None:
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_no_imports_go_in_a_circle(package: str) -> None:
-    """In none of the distributions."""
+    """No distribution has a circle of imports."""
     found = sources(ROOT / package)
     assert len(found) > 1
     assert circles(found) == []

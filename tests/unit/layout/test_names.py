@@ -1,4 +1,4 @@
-"""One name, one meaning: what two modules of a distribution define has two names."""
+"""One name, one meaning: two modules of a distribution never define the same public name."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ DISTRIBUTIONS = (
     "deploy/kubernetes/heddle_kubernetes",
 )
 CONVENTIONS = {"main", "log"}
-"""Names that mean the same everywhere: where a program begins, and the logger of a module."""
+"""Names that mean the same everywhere: the start of a program, and the logger of a module."""
 
 
 def definitions(folder: Path) -> dict[str, list[str]]:
-    """Where each public top-level name of a folder stands; generated code does not count."""
+    """The files that define each public top-level name of a folder, without generated code."""
     found = defaultdict(list)
     for path in sorted(folder.rglob("*.py")):
         if "_pb2" not in path.name:
@@ -34,7 +34,7 @@ def definitions(folder: Path) -> dict[str, list[str]]:
 
 
 def defined(node: ast.stmt) -> Iterator[str]:
-    """What a statement defines; commands of a command line are named by what people type."""
+    """The names that a statement defines, except commands, whose names are what users type."""
     if isinstance(node, ast.ClassDef):
         yield node.name
     elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -52,7 +52,7 @@ def defined(node: ast.stmt) -> Iterator[str]:
 
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS)
 def test_each_public_name_is_defined_once(distribution: str) -> None:
-    """A reader who searches for a class, a function or a constant finds it, and no other."""
+    """Each public name of a distribution is defined once, so that a search finds it."""
     found = definitions(ROOT / distribution)
     assert found
     assert {name: paths for name, paths in found.items() if len(paths) > 1} == {}

@@ -1,4 +1,4 @@
-"""What is kept between calls is a field of the value that owns it, never of a module."""
+"""State between calls belongs to the value that owns it, never to a module."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LITERALS = (ast.Dict, ast.List, ast.Set, ast.DictComp, ast.ListComp, ast.SetComp
 
 
 def caches(source: str) -> set[str]:
-    """Names in a module by which its functions keep something from one call for the next."""
+    """The names by which a module's functions keep something from one call to the next."""
     tree = ast.parse(source)
     kept = {name for name, value in _assigned(tree) if _is_container(value)}
     found = set()
@@ -46,7 +46,7 @@ def caches(source: str) -> set[str]:
 
 
 def _assigned(scope: ast.AST) -> Iterator[tuple[str, ast.expr]]:
-    """Names that a module or function binds itself, with what they are bound to."""
+    """The names that a module or function binds, with what they are bound to."""
     for node in getattr(scope, "body", []):
         for one in [node] if isinstance(scope, ast.Module) else ast.walk(node):
             if isinstance(one, ast.Assign):
@@ -69,7 +69,7 @@ def _has_arguments(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
 
 
 def _filled(function: ast.AST) -> Iterator[str]:
-    """Names of what a function changes in place."""
+    """The names of containers that a function changes in place."""
     for node in ast.walk(function):
         owner: ast.expr | None = None
         if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store | ast.Del):
@@ -106,12 +106,12 @@ def _last(name: ast.expr) -> str:
     ],
 )
 def test_what_counts_as_a_cache(source: str, names: set[str]) -> None:
-    """A memory with arguments, a container that a function fills, a name that it binds anew."""
+    """A cached function with arguments, a container that is filled, and a global are caches."""
     assert caches(source) == names
 
 
 def test_no_module_keeps_anything_between_calls() -> None:
-    """Two callers of a function never meet in a module: each has what it was given."""
+    """No module keeps anything between calls, so callers never affect each other."""
     found = {
         path.relative_to(ROOT).as_posix(): names
         for path in SOURCES

@@ -1,4 +1,4 @@
-"""Entries as columns: some of them, and several sets of them."""
+"""Taking some entries, and appending several sets of entries."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RISKS = st.lists(st.lists(st.integers(-5, 5), max_size=3), max_size=6)
 
 
 def _entries(risks: list[list[int]]) -> Entries:
-    """Entries, each with columns of its own and those risk links."""
+    """Entries with the given risk links and distinct values in all other columns."""
     rows = np.arange(len(risks), dtype=np.int64)
     lengths = [len(links) for links in risks]
     switch, source, destination, from_port, to_port, primary, backup, stage = (
@@ -42,7 +42,7 @@ def _links(entries: Entries) -> list[list[int]]:
 
 @given(RISKS, st.data())
 def test_taken_entries_are_whole(risks: list[list[int]], data: st.DataObject) -> None:
-    """In whatever order, and twice too, rows keep all their columns and risk links."""
+    """Taken rows keep all their columns and risk links, in any order and repeatedly."""
     entries = _entries(risks)
     row = st.integers(0, max(len(risks) - 1, 0))
     rows = data.draw(st.lists(row, max_size=8 if risks else 0))
@@ -54,7 +54,7 @@ def test_taken_entries_are_whole(risks: list[list[int]], data: st.DataObject) ->
 
 @given(st.lists(RISKS, min_size=1, max_size=4))
 def test_appended_entries_are_those_of_each_set(sets: list[list[list[int]]]) -> None:
-    """One set after the other, sets without entries among them or alone."""
+    """Appended sets follow one another, also if some or all of them are empty."""
     whole = appended([_entries(risks) for risks in sets])
     assert _links(whole) == [links for risks in sets for links in risks]
     assert whole.primary.tolist() == [10 * r + 5 for risks in sets for r in range(len(risks))]
@@ -64,7 +64,7 @@ def test_appended_entries_are_those_of_each_set(sets: list[list[list[int]]]) -> 
 
 
 def test_no_sets_are_no_entries() -> None:
-    """Nothing appended to nothing is empty, and can be taken from."""
+    """Appending no sets gives empty entries, from which rows can be taken."""
     none = appended([])
     assert not len(none)
     assert none.risk_first.tolist() == no_entries().risk_first.tolist() == [0]

@@ -1,4 +1,4 @@
-"""fabric.json: what is read, what is kept, and what comes back out."""
+"""Reading and writing fabric.json."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ GOLDEN = Path(__file__).parents[2] / "golden" / "fabric.json"
 
 
 def golden() -> dict[str, Any]:
-    """A document with every field the format knows."""
+    """The golden document, which has every field of the format."""
     document: dict[str, Any] = json.loads(GOLDEN.read_text(encoding="utf-8"))
     return document
 
@@ -67,7 +67,7 @@ def test_keys_stay_as_they_are() -> None:
     ],
 )
 def test_missing_keys_are_ordinals(given: list[Any], expected: list[Any]) -> None:
-    """Parallel links without keys are counted, round the keys that are given."""
+    """Parallel links without keys are numbered, skipping the keys that are given."""
     document = golden()
     for edge, key in zip(document["edges"][4:7], given, strict=True):
         edge["key"] = key
@@ -75,13 +75,13 @@ def test_missing_keys_are_ordinals(given: list[Any], expected: list[Any]) -> Non
 
 
 def test_written_fabric_is_the_golden_file(tmp_path: Path) -> None:
-    """What is written is byte for byte the golden file, which outside tools read."""
+    """A written fabric is byte for byte the golden file, which outside tools read."""
     save_fabric_file(load_fabric_file(GOLDEN), tmp_path / "out.json")
     assert (tmp_path / "out.json").read_bytes() == GOLDEN.read_bytes()
 
 
 def test_gzip_is_known_by_content_not_by_name(tmp_path: Path) -> None:
-    """A packed file is read under any name, and a plain one although it is called .gz."""
+    """A packed file is read under any name, and a plain file even if it is called .gz."""
     (tmp_path / "packed.json").write_bytes(gzip.compress(GOLDEN.read_bytes()))
     (tmp_path / "plain.json.gz").write_bytes(GOLDEN.read_bytes())
     expected = fabric_document(load_fabric_file(GOLDEN))
@@ -90,7 +90,7 @@ def test_gzip_is_known_by_content_not_by_name(tmp_path: Path) -> None:
 
 
 def test_saved_gz_is_packed_and_leaves_nothing_beside_it(tmp_path: Path) -> None:
-    """A name in .gz is written as gzip, twice the same bytes, without a left-over file."""
+    """A file named .gz is written as gzip, always the same bytes, with no left-over file."""
     fabric = load_fabric_file(GOLDEN)
     save_fabric_file(fabric, tmp_path / "a.json.gz")
     save_fabric_file(fabric, tmp_path / "b.json.gz")
@@ -101,14 +101,14 @@ def test_saved_gz_is_packed_and_leaves_nothing_beside_it(tmp_path: Path) -> None
 
 
 def test_links_serve_as_edges() -> None:
-    """Older networkx writes "links"; both names mean the same."""
+    """Edges may be called "links", as in files of older networkx."""
     document = golden()
     document["links"] = document.pop("edges")
     assert fabric_document(parse_fabric(document, "x")) == golden()
 
 
 def test_integer_ids_and_zones_become_strings() -> None:
-    """Graphs numbered by networkx are taken, their numbers as strings."""
+    """Integer ids and zones, as networkx writes them, become strings."""
     document = {
         "nodes": [
             {"id": 0, "kind": "switch", "zone": 4},
@@ -127,7 +127,7 @@ def test_integer_ids_and_zones_become_strings() -> None:
 
 
 def test_a_fabric_all_down_is_not_malformed() -> None:
-    """State is no part of the check: with every link down the fabric is still read."""
+    """A fabric with every link down is still read, since the check ignores states."""
     document = golden()
     for edge in document["edges"]:
         edge["state"] = "down"
@@ -136,7 +136,7 @@ def test_a_fabric_all_down_is_not_malformed() -> None:
 
 
 def test_nics_in_two_planes_count_as_joined() -> None:
-    """Two planes that only NICs have in common are one sound fabric."""
+    """Two planes that are joined only by NICs are one valid fabric."""
     nodes = [{"id": f"n{i}", "kind": "nic"} for i in range(3)]
     nodes += [{"id": f"plane{i}", "kind": "leaf"} for i in range(2)]
     edges = [
@@ -147,7 +147,7 @@ def test_nics_in_two_planes_count_as_joined() -> None:
 
 
 def test_problems_name_every_faulty_record() -> None:
-    """One reading tells of all faults of a kind of record, in one line for the first."""
+    """One reading reports several faulty records; the message is one line about the first."""
     document = deepcopy(golden())
     document["edges"][0]["gbps"] = -1
     document["edges"][1]["gbps"] = "fast"
@@ -160,7 +160,7 @@ def test_problems_name_every_faulty_record() -> None:
 
 
 def test_a_large_fabric_comes_back_whole(tmp_path: Path) -> None:
-    """3,072 NICs are read, written packed and read again without a difference."""
+    """A fabric of 3,072 NICs is read, written packed, and read again without a difference."""
     nodes: list[dict[str, Any]] = [{"id": f"leaf{r}", "kind": "leaf"} for r in range(192)]
     nodes += [{"id": f"spine{s}", "kind": "spine"} for s in range(16)]
     nodes += [{"id": f"n{n}", "kind": "nic", "host": f"h{n // 8}"} for n in range(3072)]

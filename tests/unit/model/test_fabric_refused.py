@@ -1,4 +1,4 @@
-"""Fabric files that are refused: which record, and in which words."""
+"""Fabric files that are refused, with the record and the reason."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ Change = Callable[[dict[str, Any]], object]
 
 
 def node(row: int, **fields: object) -> Change:
-    """Fields of one node replaced."""
+    """A change that replaces fields of one node."""
     return lambda document: document["nodes"][row].update(fields)
 
 
 def edge(row: int, **fields: object) -> Change:
-    """Fields of one edge replaced."""
+    """A change that replaces fields of one edge."""
     return lambda document: document["edges"][row].update(fields)
 
 
 def without(part: str, row: int, field: str) -> Change:
-    """One field of one record dropped."""
+    """A change that drops one field of one record."""
     return lambda document: document[part][row].pop(field)
 
 
 def added(part: str, **fields: object) -> Change:
-    """A record more."""
+    """A change that adds a record."""
     return lambda document: document[part].append(fields)
 
 
@@ -175,7 +175,7 @@ CONTENTS: dict[str, tuple[bytes, str]] = {
 
 @pytest.mark.parametrize("case", CONTENTS)
 def test_content_is_refused_with_its_place(case: str, tmp_path: Path) -> None:
-    """What is no JSON object is refused in one line, with its position where there is one."""
+    """Content that is no JSON object is refused in one line, with its position if known."""
     content, expected = CONTENTS[case]
     path = tmp_path / "fab.json"
     path.write_bytes(content)
@@ -187,7 +187,7 @@ def test_content_is_refused_with_its_place(case: str, tmp_path: Path) -> None:
 
 
 def test_nan_in_a_file_is_named_with_its_record(tmp_path: Path) -> None:
-    """NaN is not JSON, but many write it: the message names the edge, not a column."""
+    """NaN is not JSON, but many programs write it; the message names the edge."""
     document = json.loads(GOLDEN.read_text(encoding="utf-8"))
     document["edges"][3]["gbps"] = math.nan
     path = tmp_path / "fab.json"
@@ -197,14 +197,14 @@ def test_nan_in_a_file_is_named_with_its_record(tmp_path: Path) -> None:
 
 
 def test_byte_order_mark_is_no_fault(tmp_path: Path) -> None:
-    """Editors that put a byte order mark in front do no harm."""
+    """A byte order mark at the start of a file does no harm."""
     path = tmp_path / "fab.json"
     path.write_bytes(b"\xef\xbb\xbf" + GOLDEN.read_bytes())
     assert load_fabric_file(path).name == "golden"
 
 
 def test_large_garbage_is_refused_unread(tmp_path: Path) -> None:
-    """100 MB of garbage, sparse on disk, is refused by its size with the ceiling named."""
+    """100 MB of garbage are refused by size alone, and the ceiling is named."""
     path = tmp_path / "fab.json"
     with path.open("wb") as file:
         file.truncate(100_000_000)
@@ -224,7 +224,7 @@ def test_archive_that_unpacks_beyond_the_ceiling_is_refused(tmp_path: Path) -> N
 
 
 def test_files_that_cannot_be_opened(tmp_path: Path) -> None:
-    """No such file and a folder are told apart, each in one line."""
+    """A missing file and a folder are told apart, each in one line."""
     with pytest.raises(InputError, match=r"absent\.json: cannot be read: No such file"):
         load_fabric_file(tmp_path / "absent.json")
     with pytest.raises(InputError, match=r"cannot be read: Is a directory"):
@@ -233,6 +233,6 @@ def test_files_that_cannot_be_opened(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("document", [None, [], "x", 3])
 def test_no_object_is_refused(document: object) -> None:
-    """What is not an object at all is refused, wherever it came from."""
+    """A document that is no JSON object is refused."""
     with pytest.raises(InputError, match=r"request: not an object"):
         parse_fabric(document, "request")

@@ -1,4 +1,4 @@
-"""flows.csv: what is read, and what is refused by line."""
+"""Reading flows.csv, and refusing it by line."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HEADER = "flow,src,dst,gbps,job,phase\n"
 
 
 def written(tmp_path: Path, content: str | bytes, name: str = "flows.csv") -> Path:
-    """A file of that content."""
+    """Write a file of the given content and return its path."""
     path = tmp_path / name
     path.write_bytes(content.encode() if isinstance(content, str) else content)
     return path
@@ -52,32 +52,32 @@ def test_golden_flows_are_read_column_by_column() -> None:
 
 
 def test_golden_flows_resolve_on_the_golden_fabric() -> None:
-    """The two golden files belong together."""
+    """The golden flows fit the golden fabric."""
     fabric = load_fabric_file(GOLDEN / "fabric.json")
     flows = resolve(load_demands(GOLDEN / "flows.csv"), fabric, origin="flows.csv")
     assert flows.job_names == ("train", "serve, live")
 
 
 def test_columns_in_any_order_without_optional_ones(tmp_path: Path) -> None:
-    """Order is free, case and blanks of a header do not count, other columns are passed over."""
+    """Columns may come in any order, case and blanks of names do not count, others are ignored."""
     path = written(tmp_path, "phase, GBPS ,note,dst,src,job,flow\nx,1e2,hm,b,a,j,f\n")
     assert rows(load_demands(path)) == [("f", "a", "b", 100.0, "j", "x", 1, 0)]
 
 
 def test_qps_of_the_caller_replace_those_of_the_file() -> None:
-    """With qps given, every flow has so many."""
+    """If the caller gives ``qps``, every flow has that many."""
     assert load_demands(GOLDEN / "flows.csv", qps=16).qps.tolist() == [16, 16, 16]
 
 
 def test_gzip_windows_lines_and_byte_order_mark(tmp_path: Path) -> None:
-    """Packed, saved by a spreadsheet, with blank lines: the same demands."""
+    """Gzip, Windows line ends, blank lines and a byte order mark do not change the demands."""
     text = (GOLDEN / "flows.csv").read_text(encoding="utf-8").replace("\n", "\r\n\r\n")
     path = written(tmp_path, gzip.compress(b"\xef\xbb\xbf" + text.encode()), "flows.csv")
     assert rows(load_demands(path)) == rows(load_demands(GOLDEN / "flows.csv"))
 
 
 def test_header_alone_is_no_flows(tmp_path: Path) -> None:
-    """Nothing wanted is a wish like any other."""
+    """A header without rows gives no flows and is no error."""
     demands = load_demands(written(tmp_path, HEADER))
     assert len(demands) == 0
     assert demands.gbps.shape == demands.qps.shape == (0,)
@@ -95,7 +95,7 @@ def test_pipe_is_read(tmp_path: Path) -> None:
 
 
 def test_more_rows_than_a_chunk_keep_their_order(tmp_path: Path) -> None:
-    """Chunks join without a seam, and equal names are one string."""
+    """Rows of several chunks keep their order, and equal names are one string object."""
     count = 2 * CHUNK + 3
     lines = "".join(f"f{i},a{i % 7},b,{i + 1},j,p\n" for i in range(count))
     demands = load_demands(written(tmp_path, HEADER + lines))
@@ -157,7 +157,7 @@ def test_faulty_line_is_named(case: str, tmp_path: Path) -> None:
 
 
 def test_problems_come_in_order_and_not_endlessly(tmp_path: Path) -> None:
-    """Of many faults the first are told, by line."""
+    """Of many faults the first ``MAX_PROBLEMS`` are told, in order of lines."""
     lines = [f"f{i},a,b,{'x' if i % 3 == 0 else 1},j,\n" for i in range(300)]
     lines[1] = "f1,a,a,1,j,\n"
     with pytest.raises(InputError) as caught:
@@ -168,7 +168,7 @@ def test_problems_come_in_order_and_not_endlessly(tmp_path: Path) -> None:
 
 
 def test_large_garbage_is_refused_at_its_start(tmp_path: Path) -> None:
-    """100 MB without a line end are refused as no flows.csv, by what stands first."""
+    """100 MB without a line end are refused at the first line."""
     path = tmp_path / "flows.csv"
     with path.open("wb") as file:
         file.truncate(100_000_000)
@@ -177,5 +177,5 @@ def test_large_garbage_is_refused_at_its_start(tmp_path: Path) -> None:
 
 
 def test_rates_survive_as_given() -> None:
-    """No rate of the golden file is not a finite number above 0."""
+    """All rates of the golden file are finite and above 0."""
     assert all(math.isfinite(rate) and rate > 0 for rate in load_demands(GOLDEN / "flows.csv").gbps)

@@ -1,4 +1,4 @@
-"""Parts of graphs are those that networkx finds, counted by their first nodes."""
+"""Connected parts are those that networkx finds, numbered by their first nodes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SEEDS = st.integers(0, 2**32 - 1)
 
 
 def check(tails: list[int], heads: list[int], count: int) -> None:
-    """Each part has one number, and parts are numbered as their first nodes stand."""
+    """Assert that each node has the number of its part, in order of the parts' first nodes."""
     graph = nx.empty_graph(count)
     graph.add_edges_from(zip(tails, heads, strict=True))
     parts = sorted(nx.connected_components(graph), key=min)
@@ -24,7 +24,7 @@ def check(tails: list[int], heads: list[int], count: int) -> None:
 
 @given(SEEDS, st.integers(1, 60), st.integers(0, 80))
 def test_any_graph(seed: int, count: int, edges: int) -> None:
-    """Few or many edges, parallel ones and such from a node to itself among them."""
+    """Parts of any graph are right, with few or many edges, parallel edges and loops."""
     random = np.random.default_rng(seed)
     tails, heads = random.integers(0, count, (2, edges)).tolist()
     check(tails, heads, count)
@@ -32,7 +32,7 @@ def test_any_graph(seed: int, count: int, edges: int) -> None:
 
 @given(SEEDS, st.integers(1, 300))
 def test_a_long_chain(seed: int, count: int) -> None:
-    """All nodes in one line, in any order, with some links missing."""
+    """Parts of a long chain are right, with nodes in any order and some links missing."""
     random = np.random.default_rng(seed)
     order = random.permutation(count)
     kept = random.random(count - 1) < 0.95

@@ -1,4 +1,4 @@
-"""GPU i of a host uses the host's i-th NIC: what counts as the i-th."""
+"""Which NIC is the i-th of a host, and so serves its GPU i."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _order(fabric: Fabric) -> list[str]:
 
 
 def test_numbers_in_names_count_as_numbers() -> None:
-    """The order of names as people count, of any length, and never a tie of two names."""
+    """Numbers in names of any length count as numbers, and no two names are equal in order."""
     names = ["a1", "a01", "a2", "a10", "a10b2", "a10b10", "b", "", "7", "10", "9" * 5000]
     ordered = ["", "7", "10", "9" * 5000, "a01", "a1", "a2", "a10", "a10b2", "a10b10", "b"]
     assert sorted(names, key=natural) == ordered
@@ -34,7 +34,7 @@ def test_nics_of_a_host_without_rails_are_counted_by_number() -> None:
 
 
 def test_rails_come_before_names() -> None:
-    """Rails first; within a rail the name, by number."""
+    """NICs are ordered by rail, and within a rail by name with its numbers as numbers."""
     fabric = _host(
         {"id": "n10", "rail": 0}, {"id": "n9", "rail": 1}, {"id": "n2", "rail": 0}, {"id": "x"}
     )
@@ -53,7 +53,7 @@ def test_a_gpu_that_is_told_wins() -> None:
 
 
 def test_gpu_survives_the_file() -> None:
-    """What was read is written again, and nothing where nothing was told."""
+    """A NIC's gpu is written as it was read, and left out where none was given."""
     fabric = _host({"id": "a", "gpu": 1}, {"id": "b"})
     nodes = fabric_document(fabric)["nodes"]
     assert [node.get("gpu") for node in nodes] == [1, None, None]
@@ -61,7 +61,7 @@ def test_gpu_survives_the_file() -> None:
 
 
 def test_hosts_come_in_the_order_that_people_count_in() -> None:
-    """h10 comes after h9: rank order by default, and hosts drawn from a seed, hang on it."""
+    """Host h10 comes after h9, as the default rank order and hosts drawn from a seed need it."""
     nodes = [{"id": f"n{h}", "kind": "nic", "host": f"h{h}"} for h in (10, 9, 2, 1)]
     edges = [{"source": node["id"], "target": "s", "gbps": 400} for node in nodes]
     nodes.append({"id": "s", "kind": "leaf"})

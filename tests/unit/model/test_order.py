@@ -1,4 +1,4 @@
-"""The order of codes is numpy's stable one, whichever way it is found."""
+"""``stable_order`` gives numpy's stable order, whichever way it computes it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ VALUES = st.lists(st.integers(0, 5) | INT64, max_size=40)
 
 @given(VALUES | st.lists(st.integers(0, 9), max_size=200))
 def test_any_numbers(values: list[int]) -> None:
-    """Equal numbers stay as they stand, with small, huge and negative ones among them."""
+    """Equal numbers keep their order, with small, huge and negative ones among them."""
     array = np.array(values, dtype=np.int64)
     assert stable_order(array).tolist() == np.argsort(array, kind="stable").tolist()
 
@@ -23,7 +23,7 @@ def test_any_numbers(values: list[int]) -> None:
 @pytest.mark.parametrize("count", [2, FEW_TO_SORT - 1, FEW_TO_SORT, 3000])
 @pytest.mark.parametrize("bits", [1, 15, 16, 17, 32, 33, MOST_BITS, MOST_BITS + 1, 63])
 def test_any_width(count: int, bits: int) -> None:
-    """However many digits the numbers have, and wherever they lie, with equal ones among them."""
+    """The order is right for numbers of any width and offset, with equal ones among them."""
     random = np.random.default_rng(bits)
     values = random.integers(0, 2**bits - 1, count, endpoint=True)
     values[random.integers(0, count, count // 2)] = values[0]

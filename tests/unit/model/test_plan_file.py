@@ -1,4 +1,4 @@
-"""plan.json: what is written, and what comes back for a repair."""
+"""Writing plan.json, and reading it back for a repair."""
 
 from __future__ import annotations
 
@@ -67,14 +67,14 @@ def same(a: Paths, b: Paths) -> bool:
 
 
 def without_timing(path: Path) -> dict[str, Any]:
-    """A plan document, its timing (which differs from run to run) left out."""
+    """A plan document without its timing, which differs from run to run."""
     document: dict[str, Any] = json.loads(path.read_bytes())
     assert document.pop("timing").keys() == {"load_seconds", "solve_seconds", "write_seconds"}
     return document
 
 
 def test_written_plan_is_the_golden_plan(tmp_path: Path) -> None:
-    """Fields, their order, shares, QPs and keys are those that outside tools rely on."""
+    """A written plan has the fields, order, shares, QPs and keys that outside tools rely on."""
     path = tmp_path / "out.json"
     timing = {"load_seconds": 0.5, "solve_seconds": 0.25}
     took = save_plan(golden_plan(), path, timing=timing, changed=2)
@@ -88,7 +88,7 @@ def test_written_plan_is_the_golden_plan(tmp_path: Path) -> None:
 
 
 def test_golden_plan_comes_back(tmp_path: Path) -> None:
-    """Paths, backups, certificate and reasons survive, plain and packed."""
+    """Paths, backups, certificate and reasons are read back, plain and packed."""
     plan = golden_plan()
     for name in ("p.json", "p.json.gz"):
         save_plan(plan, tmp_path / name)
@@ -101,7 +101,10 @@ def test_golden_plan_comes_back(tmp_path: Path) -> None:
 
 
 def test_a_plan_is_read_on_the_fabric_it_was_made_for() -> None:
-    """Links and nodes stand as the plan says; as the fabric does where it says nothing."""
+    """States of links and nodes are the plan's, or the fabric's if the plan has none.
+
+    States of unknown nodes and links are ignored.
+    """
     whole, as_is = fabric(), fabric()
     whole = replace(
         whole,
@@ -136,7 +139,7 @@ def document() -> dict[str, Any]:
 
 
 def test_order_of_routes_and_paths_does_not_matter() -> None:
-    """Routes and the paths of a flow may stand in any order."""
+    """Routes, and the paths of a flow, may come in any order."""
     turned = document()
     turned["routes"].reverse()
     turned["routes"][1]["paths"].reverse()
@@ -147,7 +150,7 @@ def test_order_of_routes_and_paths_does_not_matter() -> None:
 
 
 def test_flows_that_are_gone_are_dropped() -> None:
-    """Routes of flows that no longer exist go; the others keep their paths under new rows."""
+    """Routes of flows that no longer exist are dropped; other flows keep theirs under new rows."""
     left = flows().take(np.array([2]))
     plan = parse_plan(document(), fabric(), left, "p")
     assert plan.paths.flow.tolist() == [0]
@@ -155,7 +158,7 @@ def test_flows_that_are_gone_are_dropped() -> None:
 
 
 def test_new_and_changed_flows_have_no_path_yet() -> None:
-    """A flow without a route, with another number of QPs or other ends says why it has no path."""
+    """A new flow, or one with other QPs or ends, has no path and a reason that says why."""
     wanted = flows()
     changed = wanted.source.copy()
     changed[2] = wanted.source[0]
@@ -166,7 +169,7 @@ def test_new_and_changed_flows_have_no_path_yet() -> None:
 
 
 def test_keys_match_as_strings() -> None:
-    """A plan that tells keys as strings, as the wire does, fits a fabric with integer keys."""
+    """A plan with keys as strings, as on the wire, fits a fabric with integer keys."""
     told = document()
     for route in told["routes"]:
         for way in route["paths"]:
@@ -175,7 +178,7 @@ def test_keys_match_as_strings() -> None:
 
 
 def first_way(**fields: object) -> Callable[[dict[str, Any]], object]:
-    """Fields of the first path of the first route replaced."""
+    """A change that replaces fields of the first path of the first route."""
     return lambda told: told["routes"][0]["paths"][0].update(fields)
 
 
@@ -222,7 +225,7 @@ REFUSED: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_plan_that_does_not_belong_is_refused(case: str) -> None:
-    """A malformed plan, or one of another fabric, is refused in one line naming the route."""
+    """A malformed plan, or one of another fabric, is refused in one line that names the route."""
     change, expected = REFUSED[case]
     told = document()
     change(told)
@@ -234,7 +237,7 @@ def test_plan_that_does_not_belong_is_refused(case: str) -> None:
 
 
 def test_plan_that_is_no_object_is_refused(tmp_path: Path) -> None:
-    """A list is no plan."""
+    """A file that holds a list is refused."""
     path = tmp_path / "p.json"
     path.write_bytes(b"[]")
     with pytest.raises(InputError, match="not a JSON object"):
@@ -242,7 +245,7 @@ def test_plan_that_is_no_object_is_refused(tmp_path: Path) -> None:
 
 
 def test_plan_survives_a_link_that_went_down() -> None:
-    """State is no part of a plan's fitting: the repair begins with the plan as it was."""
+    """A plan is read although its links are down, so that a repair can begin with it."""
     sick = fabric_document(fabric())
     for edge in sick["edges"]:
         edge["state"] = "down"
@@ -251,14 +254,14 @@ def test_plan_survives_a_link_that_went_down() -> None:
 
 
 def test_nowhere_to_write(tmp_path: Path) -> None:
-    """A folder that is not there is one clear line, and nothing is left behind."""
+    """A missing folder is told in one clear line, and nothing is left behind."""
     with pytest.raises(InputError, match=r"none/p\.json: cannot be written: No such file"):
         save_plan(golden_plan(), tmp_path / "none" / "p.json")
     assert [*tmp_path.iterdir()] == []
 
 
 def test_failed_write_keeps_the_old_file(tmp_path: Path) -> None:
-    """Until the new plan is whole the old one stays."""
+    """A failed write keeps the old file."""
     path = tmp_path / "p.json"
     path.write_bytes(b"old")
     (tmp_path / "blocked").mkdir()
@@ -268,14 +271,14 @@ def test_failed_write_keeps_the_old_file(tmp_path: Path) -> None:
 
 
 def test_document_is_one_object(tmp_path: Path) -> None:
-    """The two halves that are written one after the other are one JSON object."""
+    """The two halves that are written one after the other make one JSON object."""
     save_plan(golden_plan(), tmp_path / "p.json")
     fields = [*orjson.loads((tmp_path / "p.json").read_bytes())]
     assert fields == ["certificate", "timing", "changed", "states", "routes", "unrouted"]
 
 
 def test_each_path_names_the_source_port_of_each_of_its_qps(tmp_path: Path) -> None:
-    """In the order of its QPs; flows of one pair of NICs share none; the range wraps round."""
+    """Ports come in the order of QPs, flows of one pair share none, and the range wraps round."""
     drawn = flows()
     f1 = drawn.ids.index("f1")
     pair = drawn.take(np.array([f1, f1]))

@@ -1,4 +1,4 @@
-"""What probing heard, made paths: by whose address it is, and where only one switch can be."""
+"""Paths from the answers of probes: by address, and by inference where one switch fits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NIC_A, NIC_B = "10.0.0.1", "10.0.0.2"
 
 
 def document(parallel: int = 1) -> dict[str, Any]:
-    """Two leaves and two spines; links between switches have addresses, as Linux answers from."""
+    """Two leaves and two spines; links between switches have addresses that Linux answers from."""
     nodes = [
         {"id": name, "kind": kind, "address": address}
         for name, kind, address in (
@@ -50,7 +50,7 @@ def document(parallel: int = 1) -> dict[str, Any]:
 
 
 def nodes_of(hops: list[str | None], parallel: int = 1) -> list[tuple[str, int]]:
-    """Nodes and keys of the one path that answered so; none where it stays open."""
+    """Nodes and link keys of the path with these answers; empty if the path is not certain."""
     fabric = parse_fabric(document(parallel), "test")
     pair = {"source": NIC_A, "destination": "b", "paths": [{"hops": hops, "ports": [50000]}]}
     known = parse_port_paths({"pairs": [pair]}, fabric, "test")
@@ -75,31 +75,31 @@ WAY = [("l0", 0), ("s1", 0), ("l1", 0), ("b", 0)]
     ids=["of-nodes", "of-links", "leaves-silent", "last-silent"],
 )
 def test_what_answered_is_the_path(hops: list[str | None]) -> None:
-    """By any address of a switch; a leaf that is silent is the one that the NIC hangs on."""
+    """Any address of a switch counts; a silent leaf is inferred, as the NIC hangs on one only."""
     assert nodes_of(hops) == WAY
 
 
 @pytest.mark.parametrize("hops", [["10.1.0.1", None, "10.1.0.2"], ["10.1.0.1"], []])
 def test_what_stays_open_teaches_nothing(hops: list[str | None]) -> None:
-    """Two spines can be what is silent."""
+    """If either of two spines may be the silent one, no path is learned."""
     assert not nodes_of(hops)
 
 
 def test_parallel_links_are_told_apart_by_their_own_addresses() -> None:
-    """A switch that answers from the link by which a probe came names that link; else none does."""
+    """A switch that answers from a link's own address names that link; else no path is known."""
     hops: list[str | None] = ["10.1.0.1", "10.2.5.1", "10.2.12.0"]
     assert nodes_of(hops, 2) == [("l0", 0), ("s1", 1), ("l1", 0), ("b", 0)]
     assert not nodes_of(["10.1.0.1", "10.1.0.4", "10.1.0.2"], 2)
 
 
 def test_an_address_of_nobody_is_refused() -> None:
-    """The address and the cure are named."""
+    """An unknown address is refused, with the address and the cure."""
     with pytest.raises(InputError, match=r"10\.9\.9\.9.*name the addresses of links"):
         nodes_of(["10.9.9.9"])
 
 
 def test_addresses_of_links_are_kept_in_fabric_files() -> None:
-    """Read and written they are as they were; those that are none are refused."""
+    """Link addresses are written as they were read, and malformed ones are refused."""
     fabric = parse_fabric(document(2), "test")
     assert fabric_document(fabric) == document(2)
     bad = document()

@@ -1,4 +1,4 @@
-"""Text of strangers: what is taken for a number, and what reaches a terminal."""
+"""Untrusted text: what counts as a number, and what may reach a terminal."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ ODD_NUMBERS = [
 
 @pytest.mark.parametrize("text", ["0", "-1", "+7", " 12 ", "007", "9" * 300])
 def test_integers_are_read(text: str) -> None:
-    """Sign and digits, blanks around them."""
+    """Integers may have a sign, digits, and blanks around them."""
     assert integer(text) == int(text)
     assert number(text) == float(text)
 
 
 @pytest.mark.parametrize("text", ["0.5", ".5", "5.", "1e3", "-2.5E-3"])
 def test_numbers_are_read(text: str) -> None:
-    """As JSON has them, and a point at either end."""
+    """Numbers are read as in JSON, and may have their point at either end."""
     assert number(text) == float(text)
     with pytest.raises(ValueError, match="is not an integer"):
         integer(text)
@@ -48,7 +48,7 @@ def test_numbers_are_read(text: str) -> None:
 
 @pytest.mark.parametrize("text", [*ODD_NUMBERS, "1" * 100_000])
 def test_what_only_python_takes_for_a_number_is_refused(text: str) -> None:
-    """In words that say how to write one, however long the text is."""
+    """Odd numbers that only Python accepts are refused; the short message says how to write one."""
     for read in (integer, number):
         with pytest.raises(ValueError, match="with the digits 0 to 9") as caught:
             read(text)
@@ -56,8 +56,8 @@ def test_what_only_python_takes_for_a_number_is_refused(text: str) -> None:
 
 
 def test_a_clean_line_has_nothing_that_a_terminal_obeys() -> None:
-    """No control, no format, no separator but the blank; what has a sign stays as it is."""
-    shown = clean("".join(map(chr, range(sys.maxunicode + 1))))  # halves of pairs included
+    """A cleaned line has no control or format characters; printable characters stay."""
+    shown = clean("".join(map(chr, range(sys.maxunicode + 1))))  # lone surrogates included
     odd = {unicodedata.category(one) for one in set(shown) - {" "}}
     assert not odd & {"Cc", "Cf", "Cs", "Zl", "Zp"}
     assert clean("leaf-ß 字 é ~") == "leaf-ß 字 é ~"
@@ -66,7 +66,7 @@ def test_a_clean_line_has_nothing_that_a_terminal_obeys() -> None:
 
 
 def test_clean_json_means_the_same() -> None:
-    """Whatever is in it; and a terminal obeys none of it."""
+    """Cleaned JSON has the same value, and nothing in it that a terminal obeys."""
     told = {"name": "a\x1b[2J\nb\u202ec\x9b\x7f😀\u2028"}
     text = clean_json(json.dumps(told, ensure_ascii=False))
     assert json.loads(text) == told
@@ -85,7 +85,7 @@ def _parameters(command: click.Command) -> Iterator[click.Parameter]:
 
 @pytest.mark.parametrize("program", [heddle, emulator], ids=["heddle", "heddle-emulator"])
 def test_every_number_of_a_command_line_is_a_plain_one(program: click.Command) -> None:
-    """Of all commands: no option takes what Python alone takes for a number."""
+    """No option of any command accepts what only Python takes for a number."""
     found = [one for one in _parameters(program) if one.type.name.startswith(("integer", "float"))]
     assert len(found) > 5
     for parameter in found:

@@ -14,7 +14,7 @@ from tests.support.solve_flows import flows_of, nic_ids
 
 
 def without(plan: Plan, *jobs: str) -> Plan:
-    """The same plan, in which the flows of some jobs have no path."""
+    """The same plan, in which flows of some jobs have no path."""
     names = [plan.flows.job_names[row] for row in plan.flows.job.tolist()]
     lost = {row: "no link is up" for row, name in enumerate(names) if name in jobs}
     kept = np.flatnonzero(~np.isin(plan.paths.flow, list(lost)))
@@ -23,7 +23,7 @@ def without(plan: Plan, *jobs: str) -> Plan:
 
 
 def test_a_lost_job_outweighs_all_others() -> None:
-    """A job without a path takes for ever, and nothing that others gain makes up for it."""
+    """A job without a path takes for ever, which no gain of other jobs makes up for."""
     fabric = clos(leaves=2, spines=2, nics_per_leaf=1)
     one, other = nic_ids(fabric)
     plan = solve(

@@ -1,3 +1,5 @@
+"""Causes of a plan: what changed since the plan before it."""
+
 from __future__ import annotations
 
 from dataclasses import replace
@@ -13,7 +15,7 @@ PLAN = plan_anew(FABRIC, ONE)
 
 
 def test_what_led_to_a_plan_is_told_by_kind() -> None:
-    """Links and switches that went or came back, jobs, flows; or that nothing did."""
+    """Causes name lost and returned links and switches, jobs and flows, or just a better plan."""
     lost = FABRIC.with_links(dict.fromkeys(FABRIC.find_links("leaf0", "spine1"), State.DOWN))
     drained = FABRIC.with_nodes({FABRIC.structure.index["spine2"]: State.DRAINED})
     kind = CauseKind
@@ -38,7 +40,7 @@ def test_what_led_to_a_plan_is_told_by_kind() -> None:
 
 
 def test_many_names_are_counted_and_some_told() -> None:
-    """A switch room that loses power makes no endless list."""
+    """Of many names only the first ``NAMES_PER_CAUSE`` are told, with the count of all."""
     many = wishes(FABRIC, **{f"f{n}": Wish(f"n{n}", f"n{n + 30}", job=f"j{n}") for n in range(30)})
     (_, cause) = causes_between(None, replace(PLAN, flows=many))
     assert (cause.kind, len(cause.names), cause.count) == (CauseKind.JOB_CAME, NAMES_PER_CAUSE, 30)

@@ -1,4 +1,4 @@
-"""Differences that matter and those that do not."""
+"""Differences between plans and between entries: those that count and those that do not."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OVER = "n0 leaf0 spine{} leaf1 n2"
 
 
 def planned(*ways: Way, qps: int = 4, name: str = "a", spines: int = 3) -> Plan:
-    """One flow over the ways."""
+    """A plan of one flow over the given paths; without any, the flow has no path."""
     fabric = clos(spines=spines)
     flows = wishes(fabric, **{name: Wish("n0", "n2", qps=qps)})
     if not ways:
@@ -63,13 +63,13 @@ CHANGES: dict[str, tuple[Plan, Plan, bool]] = {
 
 @pytest.mark.parametrize("case", CHANGES)
 def test_changed_flows(case: str) -> None:
-    """A flow that had a path counts if a QP of it takes other links or none, and only then."""
+    """A flow that had a path counts as changed if, and only if, a QP takes other links or none."""
     old, new, moved = CHANGES[case]
     assert changed_flows(old, new).tolist() == ([0] if moved else [])
 
 
 def test_stage_is_no_content() -> None:
-    """Entries that differ in their stage alone are the same entries."""
+    """Entries that differ in their stage alone count as the same."""
     entries = entries_of(planned((0, 3, OVER.format(0))))
     staged = replace(entries, stage=entries.stage + 1)
     assert [rows.tolist() for rows in difference(entries, staged)] == [[], []]
@@ -77,7 +77,7 @@ def test_stage_is_no_content() -> None:
 
 @pytest.mark.parametrize("column", ["backup", "risk_links"])
 def test_backup_and_risk_are_content(column: str) -> None:
-    """An entry with another backup or risk is set anew, though it leads the same way."""
+    """An entry with another backup or risk is set again, even if its next hop is the same."""
     entries = entries_of(planned((0, 3, OVER.format(0))))
     other = replace(entries, **{column: getattr(entries, column) + 1})
     assert [rows.tolist() for rows in difference(entries, other)] == [[0], []]

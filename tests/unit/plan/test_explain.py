@@ -1,4 +1,4 @@
-"""What is said of a flow: figures that can be checked by hand, and why."""
+"""Explanations of flows: figures that can be checked by hand, and reasons."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def two(a: int, b: int, fabric: Fabric | None = None, backup: str = "") -> Plan:
 
 
 def with_down(fabric: Fabric, *links: tuple[str, str], state: State = State.DOWN) -> Fabric:
-    """The fabric with links in another state."""
+    """The fabric with some links in another state, down if not given."""
     return fabric.with_links({fabric.find_links(*ends)[0]: state for ends in links})
 
 
 def figures(plan: Plan, told: Explanation) -> Mapping[str, tuple[float, list[str]]]:
-    """Load and sharers by link."""
+    """The load in Gbit/s and the sharers of each link, by link name."""
     return {
         plan.fabric.link_name(hop.arc >> 1): (
             hop.load_gbps,
@@ -44,7 +44,7 @@ def figures(plan: Plan, told: Explanation) -> Mapping[str, tuple[float, list[str
 
 
 def test_loads_and_sharers_of_each_link() -> None:
-    """Each link of the path is there with its load and who else is on it."""
+    """Each link of the path is told with its load and the other flows on it."""
     plan = two(0, 0)
     told = explain(plan, 0)
     assert figures(plan, told) == {
@@ -58,7 +58,7 @@ def test_loads_and_sharers_of_each_link() -> None:
 
 
 def test_best_of_many() -> None:
-    """Where no other shortest path would be less loaded, that is said with the figure."""
+    """If no other shortest path would be less loaded, the reason says so with the figure."""
     told = explain(two(0, 1, backup=OVER.format(1)), 0)
     assert told.reasons == (
         (
@@ -71,7 +71,7 @@ def test_best_of_many() -> None:
 
 
 def test_better_by_itself_is_admitted() -> None:
-    """Where another path would be less loaded, no reason is made up."""
+    """If another path would be less loaded, the reason admits it."""
     told = explain(two(0, 0), 0)
     assert "shared with b" in told.reasons[0]
     assert "would do better on another of 2 shortest paths, worst link 0.600" in told.reasons[1]
@@ -80,7 +80,7 @@ def test_better_by_itself_is_admitted() -> None:
 
 
 def test_only_path_and_what_failures_took() -> None:
-    """With one spine cut off its path is the only one, and the loss is counted."""
+    """With one spine cut off, its path is the only one, and lost paths are counted."""
     told = explain(two(0, 0, with_down(clos(), ("leaf0", "spine1"))), 0)
     assert told.candidate_count == 1
     assert told.reasons[1] == "It is the only shortest path there is."
@@ -88,7 +88,7 @@ def test_only_path_and_what_failures_took() -> None:
 
 
 def test_detour_is_called_one() -> None:
-    """A path that is longer than it need be says by how much, and what the short ones offer."""
+    """The reason for a detour says how much longer it is and what the short paths offer."""
     fabric = clos(leaves=3)
     way = "n0 leaf0 spine0 leaf2 spine1 leaf1 n2"
     plan = Draft(fabric, wishes(fabric, a=Wish("n0", "n2")), {"a": [(0, 0, way)]}).plan()
@@ -99,7 +99,7 @@ def test_detour_is_called_one() -> None:
 
 
 def test_every_short_path_is_cut() -> None:
-    """Where failures leave detours only, the detour is not blamed on the plan."""
+    """If failures leave only detours, the detour is not blamed on the plan."""
     fabric = with_down(clos(leaves=3), ("leaf0", "spine1"), ("leaf1", "spine0"))
     way = "n0 leaf0 spine0 leaf2 spine1 leaf1 n2"
     plan = Draft(fabric, wishes(fabric, a=Wish("n0", "n2")), {"a": [(0, 0, way)]}).plan()
@@ -112,7 +112,7 @@ def test_every_short_path_is_cut() -> None:
 
 
 def test_drained_link_that_is_the_only_way() -> None:
-    """A flow kept on a link in maintenance says that it is kept, and on which."""
+    """A flow kept on a drained link is said to be kept, and on which link."""
     fabric = with_down(clos(), ("n2", "leaf1"), state=State.DRAINED)
     told = explain(two(0, 1, fabric), 0)
     assert told.reasons[1].startswith("No path avoids links that are down or drained")
@@ -121,7 +121,7 @@ def test_drained_link_that_is_the_only_way() -> None:
 
 
 def test_backup_that_shares_a_link_says_so() -> None:
-    """Against the loss of a link that the backup needs as well, it is no help."""
+    """If a backup shares a link with its path, the reason says that it is no help there."""
     nodes = [{"id": f"s{i}", "kind": "switch"} for i in range(4)]
     nodes += [{"id": name, "kind": "nic"} for name in ("a", "b")]
     links = [("s0", "s1"), ("s1", "s2"), ("s1", "s3"), ("s2", "s3"), ("a", "s0"), ("b", "s2")]
@@ -136,7 +136,7 @@ def test_backup_that_shares_a_link_says_so() -> None:
 
 
 def test_unrouted_flow_has_the_plans_reason_first() -> None:
-    """A flow without a path gives the exact reason, and nothing about paths it has not."""
+    """A flow without a path has the plan's reason first, and no hops or paths."""
     fabric = with_down(clos(), ("n2", "leaf1"))
     flows = wishes(fabric, a=Wish("n0", "n2"))
     plan = Draft(fabric, flows, {}, unrouted={"a": "n2 has no usable uplink"}).plan()
@@ -163,7 +163,7 @@ def test_split_flow_is_explained_path_by_path() -> None:
 
 
 def test_many_sharers_are_counted() -> None:
-    """Of many flows on a link the first few are named, the others counted."""
+    """Of many flows on a link, the first few are named and the others counted."""
     fabric = clos(nics=8)
     flows = wishes(fabric, **{f"f{i}": Wish(f"n{i}", f"n{i + 8}", 10.0) for i in range(8)})
     ways = {f"f{i}": [(0, 0, f"n{i} leaf0 spine0 leaf1 n{i + 8}")] for i in range(8)}
@@ -172,7 +172,7 @@ def test_many_sharers_are_counted() -> None:
 
 
 def test_links_out_of_use_have_an_index_of_their_own() -> None:
-    """What is explained again and again from one index is what is explained anew."""
+    """Explanations from a shared index equal those made without one, in any state of a link."""
     for state in (State.UP, State.DOWN, State.DRAINED):
         plan = two(0, 0, with_down(clos(), ("leaf0", "spine1"), state=state))
         index = explain_index_of(plan)
@@ -184,7 +184,7 @@ def test_links_out_of_use_have_an_index_of_their_own() -> None:
 def test_the_cost_of_another_link_is_that_of_a_plan_with_the_path_there(
     phases: tuple[str, str],
 ) -> None:
-    """For each arc: the utilisation that it has in the plan with this one path moved to it."""
+    """The cost of an arc is its utilisation in the plan with this one path moved to it."""
     plan = two(0, 0)
     flows = replace(
         plan.flows,
@@ -207,7 +207,7 @@ def test_the_cost_of_another_link_is_that_of_a_plan_with_the_path_there(
 
 
 def test_what_a_flow_sends_is_told_where_it_is_known() -> None:
-    """How many bytes at a time, and what it asks for; nothing where nobody has said."""
+    """The first reason says how many bytes a flow sends at a time and its rate, if known."""
     plan = two(0, 0)
     assert not any("at a time" in reason for reason in explain(plan, 0).reasons)
     flows = replace(plan.flows, bytes=np.array([1536.0, 1 << 40]))

@@ -1,4 +1,4 @@
-"""Flows that only pass by what is over-full, and that PFC may hold up."""
+"""Exposed flows: they only pass by an overfull link, but PFC may hold them up."""
 
 from __future__ import annotations
 
@@ -39,27 +39,27 @@ def _exposed(flows: Flows) -> list[int]:
 
 
 def test_who_shares_a_link_with_an_incast_of_another_job_is_exposed() -> None:
-    """Three of job 0 send to NIC 4; job 1 goes by the same spine to NIC 5, whose link has room."""
+    """Three flows of job 0 overfill NIC 4; job 1 shares their spine, on its way to NIC 5."""
     ends, jobs = [(0, 4), (1, 4), (2, 4), (3, 5)], [0, 0, 0, 1]
     assert _exposed(_flows(ends, jobs, gbps=200.0)) == [3]
     assert _exposed(_flows(ends, jobs, gbps=100.0)) == []  # 300 of 400: nothing is over-full
 
 
 def test_links_behind_the_full_one_hold_up_nobody() -> None:
-    """Who leaves the leaf of the incast the other way shares no link with it."""
+    """Flows that leave the incast's leaf the other way share no link with it."""
     ends = [(0, 4), (1, 4), (2, 4), (4, 0), (5, 1)]
     assert _exposed(_flows(ends, [0, 0, 0, 1, 1], gbps=200.0)) == []
 
 
 def test_own_flows_and_those_over_the_full_link_are_not() -> None:
-    """A job that holds up itself needs no word, nor who crosses the over-full link anyway."""
+    """Flows of the incast's own job, and flows over the overfull link itself, do not count."""
     ends = [(0, 4), (1, 4), (2, 4)]
     assert _exposed(_flows([*ends, (3, 5)], [0, 0, 0, 0], gbps=200.0)) == []
     assert _exposed(_flows([*ends, (3, 4)], [0, 0, 0, 1], gbps=200.0)) == []
 
 
 def test_heddle_plan_tells_of_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """By name in JSON."""
+    """``heddle plan --json`` names the exposed flows."""
     flows = _flows([(0, 4), (1, 4), (2, 4), (3, 5)], [0, 0, 0, 1], gbps=200.0)
     save_fabric_file(FABRIC, tmp_path / "fabric.json")
     save_flows(FABRIC, flows, tmp_path / "flows.csv")

@@ -1,4 +1,4 @@
-"""Which entries a plan becomes, on fabrics small enough to say so by hand."""
+"""The entries of a plan, on fabrics small enough to check by hand."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def told(fabric: Fabric, entries: Entries) -> list[Row]:
 
 
 def risks(fabric: Fabric, entries: Entries, row: int = 0) -> set[str]:
-    """Risk links of an entry by label."""
+    """The links at risk for an entry, by name."""
     return {fabric.link_name(link) for link in entries.risks(row).tolist()}
 
 
 def test_one_entry_at_the_leaf_of_a_clos() -> None:
-    """In two tiers only the source's leaf has a choice: one entry, its risk the way up and down."""
+    """In two tiers only the source's leaf has a choice: one entry, at risk of both links ahead."""
     fabric = clos()
     entries = entries_of(
         Draft(
@@ -57,14 +57,14 @@ def test_one_entry_at_the_leaf_of_a_clos() -> None:
 
 
 def test_flows_under_one_leaf_need_no_entry() -> None:
-    """Where the underlay has only one way, nothing is written."""
+    """If the underlay has only one way, no entry is written."""
     fabric = clos()
     draft = Draft(fabric, wishes(fabric, a=Wish("n0", "n1")), {"a": [(0, 0, "n0 leaf0 n1")]})
     assert len(entries_of(draft.plan())) == 0
 
 
 def test_qps_that_part_have_entries_of_their_own() -> None:
-    """A split flow is told apart by its ports; each QP is at risk of its own links only."""
+    """A split flow is told apart by its ports; each QP is at risk only of its own links."""
     fabric = clos()
     flows = wishes(fabric, a=Wish("n0", "n2", qps=3))
     ways = {
@@ -125,7 +125,7 @@ def test_pair_that_parts_further_down_takes_no_backup_into_its_own_risk() -> Non
 
 
 def test_shared_backup_counts_only_past_what_it_shares() -> None:
-    """Where path and backup part, the entry has the backup; before, it would not help."""
+    """Only the switches where path and backup part have the backup in their entries."""
     nodes = [{"id": f"s{i}", "kind": "switch"} for i in range(5)]
     nodes += [{"id": name, "kind": "nic"} for name in ("a", "b")]
     links = [("s0", "s1"), ("s1", "s2"), ("s1", "s3"), ("s2", "s4"), ("s3", "s4")]
@@ -155,7 +155,7 @@ def test_path_that_leaves_the_shortest_way_is_written_all_along() -> None:
 
 
 def test_entry_stays_where_the_choice_is_only_down_for_now() -> None:
-    """One of two spines down leaves no choice today; the entry is there for when it returns."""
+    """With one of two spines out of reach, the entry stays for when the choice is back."""
     fabric = clos()
     (link,) = fabric.find_links("leaf0", "spine0")
     sick = fabric.with_links({link: State.DOWN})
@@ -165,7 +165,7 @@ def test_entry_stays_where_the_choice_is_only_down_for_now() -> None:
 
 
 def test_detour_that_only_a_failure_opens() -> None:
-    """Healthy, leaf1 is one link from its NIC's spine; with that link down, two ways tie."""
+    """A detour that only a failure opens has entries at both leaves and the spine before them."""
     fabric = clos(leaves=3, nics=1)
     (link,) = fabric.find_links("leaf2", "spine0")
     sick = fabric.with_links({link: State.DOWN})
@@ -180,9 +180,9 @@ def test_detour_that_only_a_failure_opens() -> None:
 
 
 def test_no_backup_from_which_packets_may_come_back() -> None:
-    """With its link to leaf2 down, spine0 may send packets for it back: it is no backup of leaf0's.
+    """A spine from which packets may come back is no backup; one with its link is.
 
-    Once the backup's spine has its link, it is.
+    With its link to leaf2 down, spine0 may send packets for leaf2 back to leaf0.
     """
     fabric = clos(leaves=3, spines=3, nics=1)
     (link,) = fabric.find_links("leaf2", "spine0")
@@ -196,9 +196,10 @@ def test_no_backup_from_which_packets_may_come_back() -> None:
 
 
 def test_no_backup_that_the_underlay_would_not_follow() -> None:
-    """A way round the link at risk, taken far from here, is one that packets would not take.
+    """A backup that the underlay would not follow is left out.
 
-    Only the first hop is written; at s3 the underlay knows a shorter way, over that very link.
+    Only its first hop is written, and at s3 the underlay knows a shorter way, over the link at
+    risk.
     """
     nodes = [{"id": f"s{i}", "kind": "switch"} for i in range(6)]
     nodes += [{"id": name, "kind": "nic"} for name in ("a", "b")]

@@ -1,4 +1,4 @@
-"""Turns of the jobs of a plan: who meets whom on which link, and of whom nobody knows."""
+"""Turns that the jobs of a plan take on the links where they meet."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ SECOND = 50e9
 
 
 def _job(name: str, at: int, network: float, compute: float = 1.0) -> Job:
-    """On a host of each of two leaves; so long in the network where nobody else is."""
+    """A job on a host of each of two leaves; it sends for ``network`` seconds when it is alone."""
     rounds = Collective(Operation.ALL_REDUCE, Group.WORLD, round(network * SECOND / 1.5 * 2))
     hosts = (f"l0-h{at}", f"l1-h{at}")
     return Job(name, hosts, 2, collectives=(rounds,), compute_seconds=compute)
 
 
 def _plan(jobs: Iterable[Job], uplink: float = 800.0, more: Flows | None = None) -> Plan:
-    """Of jobs over two leaves, joined by a single spine: each job alone fits the uplink."""
+    """A plan of jobs over two leaves and a single spine; each job alone fits the uplink."""
     fabric = clos(leaves=2, spines=1, nics_per_leaf=6, nics_per_host=2, uplink_gbps=uplink)
     flows = flows_of_jobs(jobs, fabric)
     return solve(fabric, flows if more is None else concatenate([flows, more]))
@@ -40,7 +40,7 @@ def _turns(jobs: Iterable[Job], plan: Plan | None = None) -> dict[str, Turn]:
 
 
 def test_jobs_that_meet_on_a_link_take_turns() -> None:
-    """Each sends for 0.8 s of 1.8 s: one begins while the other computes, at a pace of both."""
+    """Two jobs that send for 0.8 s of 1.8 s get one pace, and send while the other computes."""
     turns = _turns([_job("a", 0, 0.8), _job("b", 1, 0.8)])
     one, other = turns["a"], turns["b"]
     assert one.pace_seconds == other.pace_seconds == pytest.approx(1.8 * 1.02, rel=0.02)
@@ -50,7 +50,7 @@ def test_jobs_that_meet_on_a_link_take_turns() -> None:
 
 
 def test_where_links_carry_all_nothing_is_advised() -> None:
-    """The certificate shows a worst link of 1: no turns, whatever jobs tell."""
+    """If the worst link is at 1 or below, no turns are advised."""
     jobs = [_job("a", 0, 0.8), _job("b", 1, 0.8)]
     plan = _plan(jobs, uplink=1600.0)
     assert plan.certificate.max_utilization <= 1
@@ -58,7 +58,7 @@ def test_where_links_carry_all_nothing_is_advised() -> None:
 
 
 def test_bytes_or_what_is_told_say_how_long_the_network_takes() -> None:
-    """With the seconds that its bytes take told instead of followed, a job has the same turn."""
+    """Network seconds that a job states count like those that follow from its bytes."""
     jobs = [_job("a", 0, 0.8), _job("b", 1, 0.8)]
     plan = _plan(jobs)
     followed = _turns(jobs, plan)
@@ -70,7 +70,7 @@ def test_bytes_or_what_is_told_say_how_long_the_network_takes() -> None:
 
 
 def test_nobody_takes_turns_with_what_sends_at_times_unknown() -> None:
-    """A job that tells nothing, that rests or that went, or demands without a phase."""
+    """No turns are advised beside jobs without known times or demands without a phase."""
     jobs = [_job("a", 0, 0.8), _job("b", 1, 0.8), _job("c", 2, 0.8)]
     plan = _plan(jobs)
     assert _turns(jobs[:2], plan) == {}
@@ -83,7 +83,7 @@ def test_nobody_takes_turns_with_what_sends_at_times_unknown() -> None:
 
 
 def test_what_others_always_ask_for_is_left_to_them() -> None:
-    """Beside a little of unknown times that fits with each, two jobs still take turns."""
+    """Beside a little load of unknown times that fits with each, two jobs still take turns."""
     jobs = [_job("a", 0, 0.8), _job("b", 1, 0.8)]
     always = flows_of_jobs([_job("x", 2, 0.8)], _plan(jobs).fabric)
     always = replace(always, phase=always.phase * 0 + ANY_PHASE, gbps=always.gbps * 0.1)
@@ -92,7 +92,7 @@ def test_what_others_always_ask_for_is_left_to_them() -> None:
 
 
 def test_a_job_without_a_path_has_no_turn() -> None:
-    """Nobody knows what its packets meet."""
+    """If a flow of a job has no path, no turns are advised."""
     jobs = [_job("a", 0, 0.8), _job("b", 1, 0.8)]
     plan = _plan(jobs)
     row = next(row for row, name in enumerate(plan.flows.ids) if name.startswith("b/"))

@@ -1,4 +1,4 @@
-"""What the underlay would do, on fabrics small enough to see."""
+"""Next hops of the underlay, on fabrics small enough to check by hand."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.plan_chance import clos, joined
 
 
 def test_leaf_has_a_choice_and_spine_has_none() -> None:
-    """Up there are as many ways as spines, down there is one, at the last leaf the NIC itself."""
+    """A leaf has every spine as next hop, a spine only the leaf, and the last leaf the NIC."""
     fabric = clos(spines=3)
     index, found = fabric.structure.index, underlay(fabric.structure)
     heads = {
@@ -31,7 +31,7 @@ def test_leaf_has_a_choice_and_spine_has_none() -> None:
 
 
 def test_dead_links_are_gone_round() -> None:
-    """A spine that lost its link down still reaches the leaf, by way of the others."""
+    """A spine that lost its link to a leaf still reaches it, over the other leaves."""
     fabric = clos(leaves=3)
     (link,) = fabric.find_links("leaf1", "spine0")
     sick = fabric.with_links({link: State.DOWN})
@@ -41,7 +41,7 @@ def test_dead_links_are_gone_round() -> None:
 
 
 def test_nic_out_of_reach_has_no_next_hops() -> None:
-    """A NIC whose only link is down is reached by nobody, and that is no error."""
+    """A NIC whose only link is down has no next hops anywhere, and that is no error."""
     fabric = clos()
     (link,) = fabric.find_links("n2", "leaf1")
     sick = fabric.with_links({link: State.DOWN})
@@ -54,7 +54,7 @@ def test_nic_out_of_reach_has_no_next_hops() -> None:
 
 
 def test_nic_at_two_switches_is_reached_at_the_nearer() -> None:
-    """A NIC with two links is as far as the nearer of its switches."""
+    """A NIC with two links is reached over whichever of its switches is nearest, here over both."""
     nodes = [{"id": f"s{i}", "kind": "switch"} for i in range(3)]
     nodes += [{"id": name, "kind": "nic"} for name in ("a", "b")]
     line = joined(nodes, [("s0", "s1"), ("s1", "s2"), ("a", "s0"), ("a", "s2"), ("b", "s1")])
@@ -64,7 +64,7 @@ def test_nic_at_two_switches_is_reached_at_the_nearer() -> None:
 
 
 def test_search_is_done_once_and_let_go() -> None:
-    """The same mask gives what was found before; a structure nobody has is forgotten."""
+    """A result is computed once, and freed together with its structure."""
     structure = clos().structure
     assert underlay(structure).reach is underlay(structure).reach
     gone = weakref.ref(structure)
@@ -74,7 +74,7 @@ def test_search_is_done_once_and_let_go() -> None:
 
 
 def test_what_one_thread_reads_no_other_changes() -> None:
-    """A structure keeps what was found last and few besides, as a whole that is never changed."""
+    """A structure keeps at most four results, in a mapping that is replaced, never changed."""
     fabric = clos(leaves=3, spines=3)
     structure = fabric.structure
     whole = underlay(structure).reach

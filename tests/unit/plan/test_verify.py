@@ -1,4 +1,4 @@
-"""Plans that must not be used, and that the check says why."""
+"""Broken plans are refused, and the check says why."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OTHER = "n0 leaf0 spine1 leaf1 n2"
 
 
 def good(ways: list[Way] | None = None, backups: list[Way] | None = None, **unrouted: str) -> Plan:
-    """One flow of four QPs over two spines; a second one only if it is said to be unrouted."""
+    """A plan of a flow of four QPs, over two spines if not given, and of unrouted flows."""
     fabric = clos()
     told = {"a": Wish("n0", "n2", qps=4)} | {name: Wish("n1", "n3") for name in unrouted}
     flows = wishes(fabric, **told)
@@ -35,12 +35,12 @@ def changed(plan: Plan, part: str, **columns: Any) -> Plan:
 
 
 def figures(plan: Plan, **fields: Any) -> Plan:
-    """A plan with another certificate."""
+    """A plan with other figures in its certificate."""
     return replace(plan, certificate=replace(plan.certificate, **fields))
 
 
 def tier(plan: Plan, name: str, worst: float, bound: float) -> Plan:
-    """A plan whose certificate says something else of one tier."""
+    """A plan whose certificate has other figures for one tier."""
     tiers = [t for t in plan.certificate.tiers if t.tier != name]
     return figures(plan, tiers=(*tiers, TierCertificate(name, worst, bound)))
 
@@ -52,7 +52,7 @@ def with_state(plan: Plan, a: str, b: str, state: State) -> Plan:
 
 
 def test_sound_plans_pass() -> None:
-    """Split or not, with backups or without, a sound plan is let through."""
+    """A sound plan passes, split or not, with backups or without."""
     verify_plan(good())
     verify_plan(good([(0, 3, ACROSS)], [(0, 3, OTHER)]))
     verify_plan(good(b="no path"))
@@ -149,7 +149,7 @@ BROKEN: dict[str, tuple[Callable[[], Plan], str]] = {
 
 @pytest.mark.parametrize("case", BROKEN)
 def test_broken_plan_is_told_apart(case: str) -> None:
-    """A plan with one thing wrong is refused, and the thing is named."""
+    """A plan with one fault is refused, and the fault is named."""
     build, expected = BROKEN[case]
     with pytest.raises(PlanInvalid) as caught:
         verify_plan(build())
@@ -158,7 +158,7 @@ def test_broken_plan_is_told_apart(case: str) -> None:
 
 
 def test_maintenance_keeps_what_cannot_go_round() -> None:
-    """A flow may stay on a drained link that is its only way; one that is down carries nothing."""
+    """A flow may stay on a drained link without alternative, but not on one that is down."""
     plan = with_state(good(), "n2", "leaf1", State.DRAINED)
     verify_plan(plan)
     with pytest.raises(PlanInvalid, match=r"crosses n2,leaf1, which is down"):
@@ -166,13 +166,13 @@ def test_maintenance_keeps_what_cannot_go_round() -> None:
 
 
 def test_maintenance_of_every_way_round() -> None:
-    """Both spines drained: either may still be used, for there is no other."""
+    """With both spines drained, either may still be used."""
     plan = with_state(good(), "leaf0", "spine0", State.DRAINED)
     verify_plan(with_state(plan, "leaf0", "spine1", State.DRAINED))
 
 
 def test_backup_may_share_what_has_no_other_way() -> None:
-    """A backup over a link of its path is let through while it helps against another."""
+    """A backup may share a link with its path if it helps against the loss of another."""
     nodes = [{"id": f"s{i}", "kind": "switch"} for i in range(4)]
     nodes += [{"id": name, "kind": "nic"} for name in ("a", "b")]
     links = [("s0", "s1"), ("s1", "s2"), ("s1", "s3"), ("s2", "s3"), ("a", "s0"), ("b", "s2")]
@@ -196,7 +196,7 @@ def test_tables_have_a_size() -> None:
 
 
 def test_many_problems_are_not_told_endlessly() -> None:
-    """Of a plan wrong in every flow the first problems are told."""
+    """Of very many problems only the first ``MOST_TOLD`` are told."""
     nodes = [{"id": "s", "kind": "switch"}, *({"id": f"n{i}", "kind": "nic"} for i in range(50))]
     fabric = joined(nodes, [(f"n{i}", "s") for i in range(50)])
     flows = wishes(fabric, **{f"f{i}": Wish(f"n{i}", f"n{i + 1}") for i in range(49)})
@@ -208,7 +208,7 @@ def test_many_problems_are_not_told_endlessly() -> None:
 
 @pytest.mark.parametrize("case", BROKEN)
 def test_broken_plan_is_told_apart_beside_a_sound_one(case: str) -> None:
-    """Just as well, and in the same words, after a plan of the same flows that was sound."""
+    """The same problems are told in the same words beside a sound plan of the same flows."""
     build, _ = BROKEN[case]
     broken = build()
     known = good() if len(broken.flows) == 1 else good(b="no path")

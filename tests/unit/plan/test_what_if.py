@@ -1,4 +1,4 @@
-"""What a change would do to a plan."""
+"""Comparing two plans: what a change would do to flows and figures."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def test_moved_lost_and_regained() -> None:
 
 
 def test_flows_of_one_plan_only_are_no_change() -> None:
-    """Rows shift when flows come and go; the flows themselves do not move by that."""
+    """Flows of one plan only are no change, and other row numbers move no flow."""
     told = compare_plans(planned(0, 1, 0), planned(1, 0, 1, first=1))
     assert (told.moved.tolist(), told.lost.tolist(), told.regained.tolist()) == ([], [], [])
 
 
 def test_tiers_before_and_after() -> None:
-    """The worst utilisation of each tier, up to full and beyond."""
+    """The worst utilisation of each tier is told before and after, also above 1."""
     before = planned(0, 1)
     full, over = (
         compare_plans(before, planned(0, 0)),
@@ -49,7 +49,7 @@ def test_tiers_before_and_after() -> None:
 
 
 def test_flows_move_and_figures_stay() -> None:
-    """Every flow takes another path, and the certificates are equal."""
+    """Even if every flow takes another path, the certificates may be equal."""
     before = planned(0, 0, 0)
     told = compare_plans(before, planned(1, 1, 1))
     assert told.moved.tolist() == [0, 1, 2]

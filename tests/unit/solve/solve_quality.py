@@ -1,4 +1,4 @@
-"""Seeded cases to measure plans on, and how far each is from what its paths allow."""
+"""Seeded cases for measuring how far plans are from the best that their paths allow."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ Draw = Callable[[Random, int], tuple[Fabric, Flows]]
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Links between switches in one plan, beside the relaxation over the same paths."""
+    """How full links between switches are in a plan and in its relaxation over the same paths."""
 
     plan: Plan
     reached: float
     """Worst utilisation between switches."""
     relaxed: float
-    """That of the relaxation."""
+    """Worst utilisation between switches in the relaxation."""
     proven: float
-    """The most that the certificate proves for a tier between switches."""
+    """The highest lower bound that the certificate has for a tier between switches."""
     grain: float
-    """What one QP of the largest flow adds to the slowest of these links."""
+    """The utilisation that one QP of the largest flow adds to the slowest of these links."""
 
     @property
     def excess(self) -> float:
@@ -50,14 +50,14 @@ class Measured:
 
 
 def damaged_zone(rng: Random, qps: int) -> tuple[Fabric, Flows]:
-    """Two permutations of a 1:1 zone with some uplinks dead."""
+    """One or two permutations of a 1:1 zone with some uplinks down."""
     fabric = clos(leaves=8, spines=8, nics_per_leaf=8)
     fabric = frayed(rng, fabric, rng.choice([0.02, 0.08, 0.2]))
     return fabric, permutations(fabric, rng, rng.randint(1, 2), qps)
 
 
 def tapered_cores(rng: Random, qps: int) -> tuple[Fabric, Flows]:
-    """Random flows over three tapered zones, some links dead."""
+    """Random flows over three tapered zones, in some cases with links down."""
     fabric = three_tier(
         zones=3, leaves=4, spines=4, nics_per_leaf=4, cores=4, taper=rng.choice([2.0, 7.0])
     )
@@ -66,7 +66,7 @@ def tapered_cores(rng: Random, qps: int) -> tuple[Fabric, Flows]:
 
 
 def tapered_mesh(rng: Random, qps: int) -> tuple[Fabric, Flows]:
-    """Random flows over two zones whose spines all meet all cores, some links dead."""
+    """Random flows over two zones with all spines linked to all cores, perhaps with links down."""
     fabric = three_tier(
         zones=2, leaves=4, spines=4, nics_per_leaf=4, cores=3, taper=3.0, wiring="mesh"
     )
@@ -86,7 +86,7 @@ def mixed_speeds(rng: Random, qps: int) -> tuple[Fabric, Flows]:
 
 
 def random_graph(rng: Random, qps: int) -> tuple[Fabric, Flows]:
-    """Random flows over a random regular graph, some links dead."""
+    """Random flows over a random regular graph, in some cases with links down."""
     fabric = random_regular(switches=14, degree=4, nics_per_switch=3, seed=rng.randrange(10**6))
     fabric = frayed(rng, fabric, rng.choice([0.0, 0.05]))
     return fabric, plain_flows(fabric, rng, 50, qps)
@@ -114,7 +114,7 @@ def planned(case: str, seed: int, qps: int) -> Plan:
 
 
 def measure(case: str, seed: int, qps: int) -> Measured:
-    """Plans a case and solves its relaxation over the planner's candidate paths."""
+    """Plan a case and solve its relaxation over the planner's candidate paths."""
     plan = planned(case, seed, qps)
     fabric, flows = plan.fabric, plan.flows
     inner = between_switches(fabric)
@@ -133,7 +133,7 @@ def measure(case: str, seed: int, qps: int) -> Measured:
 
 
 def candidate_ways(fabric: Fabric, flows: Flows) -> Ways:
-    """The planner's candidates of each flow, NIC arcs included."""
+    """Return a function that gives the candidate paths of a flow, NIC arcs included."""
     network = Network(fabric)
     candidates = Candidates(network, Options().candidate_limit)
     known: dict[tuple[int, int], list[list[int]]] = {}

@@ -1,4 +1,4 @@
-"""Jobs of several phases that share leaves: their phases take the same links, together."""
+"""The phases of jobs that share leaves use the same links, so that no link is overfull."""
 
 import random
 
@@ -13,7 +13,7 @@ from heddle_emulator.topology import clos
 
 
 def _scattered(seed: int) -> tuple[Fabric, Flows]:
-    """Three jobs of experts, each on twelve hosts all over a fabric of twelve leaves."""
+    """Three jobs with experts, each on twelve hosts spread over a fabric of twelve leaves."""
     draw = random.Random(seed)
     fabric = clos(leaves=12, spines=16, nics_per_leaf=16, nics_per_host=4)
     hosts = sorted(fabric.structure.nics_of_host)
@@ -27,7 +27,7 @@ def _scattered(seed: int) -> tuple[Fabric, Flows]:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_jobs_of_two_phases_that_share_leaves_fill_no_link_twice(seed: int) -> None:
-    """Rings and all-to-alls of three scattered jobs: no link is above its capacity."""
+    """Rings and all-to-alls of three scattered jobs fill no link above its capacity."""
     certificate = solve(*_scattered(seed)).certificate
     assert certificate.max_utilization == pytest.approx(1.0), f"seed {seed}"
     assert certificate.gap == pytest.approx(0.0, abs=1e-6), f"seed {seed}"

@@ -1,4 +1,4 @@
-"""Backups: they stand apart from their paths, and what falls on them is spread."""
+"""Backups avoid the links and switches of their paths, and spread what falls on them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.solve_flows import any_flows, flows_of, permutations
 
 
 def switches_of(plan: Plan, arcs: list[int]) -> set[int]:
-    """Switches a way passes, those of the two NICs left out."""
+    """The switches on a path, without those of its two NICs."""
     head = plan.fabric.structure.head
     return {int(head[arc]) for arc in arcs[1:-2]}
 
@@ -71,7 +71,7 @@ def test_between_zones_all_three_switches_differ() -> None:
 
 
 def test_without_another_way_there_is_no_backup() -> None:
-    """One spine, one link: nothing to fall back on. Neighbours on a leaf need nothing."""
+    """There is no backup over a single spine with one link, nor between NICs on one leaf."""
     fabric = clos(leaves=2, spines=1, nics_per_leaf=2)
     assert not len(one_flow(fabric, "l0-h0-n0", "l1-h0-n0").backups.arcs)
     assert not len(one_flow(fabric, "l0-h0-n0", "l0-h0-n1").backups.arcs)
@@ -119,7 +119,7 @@ def test_a_detour_through_a_third_leaf_is_backed_up() -> None:
 
 
 def test_no_link_between_switches_is_told_by_nics() -> None:
-    """What counts as shared are links between switches: a NIC's only uplink always is."""
+    """Path and backup share the NICs' uplinks and no link between switches."""
     fabric = clos(leaves=2, spines=2, nics_per_leaf=1)
     plan = one_flow(fabric, "l0-h0-n0", "l1-h0-n0")
     shared = {*way(plan.paths, 0)} & {*way(plan.backups, 0)}
@@ -128,7 +128,10 @@ def test_no_link_between_switches_is_told_by_nics() -> None:
 
 
 def neighbours(nics: int, planes: int = 1) -> tuple[Fabric, Flows]:
-    """One pair of leaves under four spines a plane, each NIC sending to the next of the pair."""
+    """Two pairs of leaves; each NIC of the first pair sends to the next NIC of that pair.
+
+    There are four spines for each plane.
+    """
     fabric = dual_tor(
         pairs=2, spines=4 * planes, nics_per_pair=nics, nics_per_host=nics, planes=planes
     )
@@ -139,9 +142,10 @@ def neighbours(nics: int, planes: int = 1) -> tuple[Fabric, Flows]:
 
 @pytest.mark.parametrize("nics", [2, 3, 8])
 def test_neighbours_fall_evenly_on_the_spines(nics: int) -> None:
-    """Within a leaf of two joined by spines a backup ends at the other leaf, over all in turns.
+    """A backup between NICs on one leaf goes over a spine to the destination's other leaf.
 
-    It begins as its path does. What comes to a NIC by one link falls on each spine alike.
+    It begins with the path's first link. Backups of paths that end with the same link use different
+    spines.
     """
     fabric, flows = neighbours(nics)
     plan = solve(fabric, flows)
@@ -158,7 +162,7 @@ def test_neighbours_fall_evenly_on_the_spines(nics: int) -> None:
 
 
 def test_neighbours_in_two_planes_back_up_over_the_other_leaf() -> None:
-    """Nothing joins the two leaves, so a backup begins and ends with the other links."""
+    """In two planes nothing joins the two leaves, so a backup uses the NICs' other links."""
     plan = solve(*neighbours(4, planes=2))
     check_backups(plan)
     for row in range(len(plan.paths)):
@@ -169,7 +173,7 @@ def test_neighbours_in_two_planes_back_up_over_the_other_leaf() -> None:
 
 @pytest.mark.parametrize("lost", [("p0-h0-n0",), ("p0-h0-n1",), ("p0-h0-n0", "p0-h0-n1")])
 def test_neighbours_that_lost_a_link_have_what_backup_there_is(lost: tuple[str, ...]) -> None:
-    """Whoever has a link left ends, or begins, with it; where neither has, there is no backup."""
+    """A backup uses the NIC link that is left; if neither NIC has another, there is no backup."""
     fabric, _ = neighbours(2)
     rows = [fabric.find_links(nic, "p0b")[0] for nic in lost]
     hurt = fabric.with_links(dict.fromkeys(rows, State.DOWN))

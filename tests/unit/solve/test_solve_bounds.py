@@ -1,4 +1,4 @@
-"""Prices of arcs prove bounds: as good as another solver's optimum, and never above it."""
+"""Arc prices prove bounds that match another solver's optimum and are never above it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ONE_TIER = [kind for kind in SINGLE_HOMED if kind not in {"planes", "mesh"}]
 
 
 class Priced:
-    """A relaxation solved the planner's way."""
+    """A relaxation solved with the planner's code."""
 
     def __init__(self, fabric: Fabric, flows: Flows) -> None:
         self.fabric, self.flows = fabric, flows
@@ -48,15 +48,15 @@ class Priced:
         self.rows: list[int] = np.flatnonzero(routed).tolist()
 
     def bounds(self) -> tuple[Floats, float]:
-        """Bounds by prices over the candidates."""
+        """Bounds proven by prices over the candidates: of each tier, and of the whole."""
         return price_bounds(self.network, self.commodities, self.relaxation)
 
     def overall(self) -> float:
-        """The bound of the whole."""
+        """The bound of the whole over the candidates."""
         return self.bounds()[1]
 
     def anywhere(self) -> float:
-        """The bound over all paths there are."""
+        """The bound of the whole over all paths."""
         return unrestricted_bounds(self.network, self.commodities, self.relaxation)[1]
 
     def exact(self, tier: str | None = None) -> float:
@@ -67,7 +67,7 @@ class Priced:
 
 
 def drawn(kind: str, seed: int) -> Priced:
-    """A random case, every other one damaged."""
+    """A random case; its fabric is damaged if the seed is odd."""
     rng = Random(seed)
     fabric = KINDS[kind](rng)
     fabric = damaged(rng, fabric) if seed % 2 else fabric
@@ -75,7 +75,7 @@ def drawn(kind: str, seed: int) -> Priced:
 
 
 def test_a_flow_is_spread_over_all_spines() -> None:
-    """By hand: 400 over four spines of 400 is a quarter on each."""
+    """By hand: 400 Gbit/s over four spines of 400 Gbit/s is a quarter on each."""
     fabric = clos(leaves=2, spines=4, nics_per_leaf=1)
     flows = flows_of(fabric, ("l0-h0-n0", "l1-h0-n0", 400.0, 1, "j", ""))
     assert Priced(fabric, flows).overall() == pytest.approx(0.25, abs=2e-4)
@@ -138,7 +138,7 @@ def test_tiers_are_bound_each_for_itself() -> None:
 @pytest.mark.deep
 @pytest.mark.parametrize("kind", ONE_TIER)
 def test_the_bound_is_the_optimum_of_another_solver(kind: str) -> None:
-    """In one tier of choice, prices prove HiGHS' optimum to a thousandth, and never more."""
+    """With choice in one tier only, prices prove HiGHS' optimum to a thousandth and never more."""
     for seed in range(examples(4, 12)):
         priced = drawn(kind, seed)
         exact, found = priced.exact(), priced.overall()
@@ -149,7 +149,7 @@ def test_the_bound_is_the_optimum_of_another_solver(kind: str) -> None:
 @pytest.mark.deep
 @pytest.mark.parametrize("kind", ["planes", "mesh", "homed-twice"])
 def test_no_tier_is_bound_above_its_optimum(kind: str) -> None:
-    """With several tiers to choose in, each tier's bound is at most what it can have alone."""
+    """With choice in several tiers, no tier's bound is above the optimum for that tier alone."""
     for seed in fresh_seeds(4, EACH):
         priced = drawn(kind, seed)
         tiers, _ = priced.bounds()
@@ -160,7 +160,7 @@ def test_no_tier_is_bound_above_its_optimum(kind: str) -> None:
 @pytest.mark.deep
 @pytest.mark.parametrize("kind", SINGLE_HOMED)
 def test_the_bound_over_all_paths_holds_for_all_paths(kind: str) -> None:
-    """It is never above the optimum of a flow of water that may go anywhere."""
+    """The bound is never above the optimum of divisible flows over all paths."""
     for seed in fresh_seeds(4, EACH):
         priced = drawn(kind, seed)
         arcs = between_switches(priced.fabric)
@@ -169,7 +169,7 @@ def test_the_bound_over_all_paths_holds_for_all_paths(kind: str) -> None:
 
 
 def test_any_prices_prove_a_bound() -> None:
-    """The proof does not rest on the solver: random prices never prove too much."""
+    """Random prices, not only the solver's, never prove more than the optimum."""
     random = np.random.default_rng(7)
     for kind in ONE_TIER:
         priced = drawn(kind, 2)

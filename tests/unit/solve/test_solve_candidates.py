@@ -1,4 +1,4 @@
-"""Candidate paths: which ones there are between two terminals, and which never."""
+"""Candidate paths between two terminals: which exist, and which may not."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def words(fabric: Fabric, arcs: list[int]) -> str:
 
 
 def check_sound(fabric: Fabric, source: int, destination: int, paths: list[list[int]]) -> None:
-    """Distinct, gapless, loop-free, over usable links, through switches only."""
+    """Assert that paths are distinct, gapless, loop-free and usable, and pass switches only."""
     structure = fabric.structure
     assert len({tuple(path) for path in paths}) == len(paths)
     for path in paths:
@@ -86,12 +86,12 @@ def test_a_mesh_of_cores_joins_any_spines() -> None:
 
 
 def test_neighbours_on_a_leaf_need_no_link() -> None:
-    """From a terminal to itself leads one path, of no arcs."""
+    """From a terminal to itself there is one path, without arcs."""
     assert paths_between(clos(leaves=2, spines=2, nics_per_leaf=2), "l1", "l1") == [[]]
 
 
 def test_a_nic_on_two_leaves_chooses_among_them() -> None:
-    """A NIC with two uplinks is where choice begins: each leaf, each spine, each leaf."""
+    """NICs with two uplinks have a path over each of their leaves and each spine."""
     nodes = [{"id": n, "kind": "nic"} for n in ("a", "b")]
     nodes += [{"id": f"l{i}", "kind": "leaf"} for i in range(4)]
     nodes += [{"id": f"s{i}", "kind": "spine"} for i in range(2)]
@@ -114,7 +114,7 @@ def test_nics_that_share_a_leaf_meet_there() -> None:
 
 @pytest.mark.parametrize("state", [State.DOWN, State.DRAINED])
 def test_links_that_take_no_paths_are_absent(state: State) -> None:
-    """Neither a dead nor a drained link is a candidate, nor any link of such a switch."""
+    """No candidate uses a down or drained link, or any link of such a switch."""
     fabric = clos(leaves=2, spines=3, nics_per_leaf=1)
     lost = fabric.with_links({fabric.find_links("l0", "s1")[0]: state})
     assert {words(lost, p) for p in paths_between(lost, "l0", "l1")} == {"l0 s0 l1", "l0 s2 l1"}
@@ -132,7 +132,7 @@ def test_without_a_common_spine_a_detour_is_found() -> None:
 
 
 def test_cut_off_terminals_have_no_paths() -> None:
-    """Where nothing is left there are no rows."""
+    """Terminals that no usable links join have no candidates."""
     fabric = clos(leaves=2, spines=1, nics_per_leaf=1)
     fabric = fabric.with_nodes({fabric.structure.index["s0"]: State.DOWN})
     assert paths_between(fabric, "l0", "l1") == []
@@ -148,15 +148,15 @@ def irregular_graphs() -> list[Fabric]:
 def simple_routes(
     graph: nx.MultiGraph[int], source: int, destination: int, cutoff: int
 ) -> set[tuple[int, ...]]:
-    """Link rows of all loop-free routes of at most so many hops, by another library."""
-    # The stubs tell nothing of the keys that a multigraph's edges come with.
+    """Link rows of all loop-free routes of at most ``cutoff`` hops, by networkx."""
+    # The stubs do not know that a multigraph's edges come with keys.
     routes: Any = nx.all_simple_edge_paths(graph, source, destination, cutoff=cutoff)
     return {tuple(int(edge[2]) for edge in route) for route in routes}
 
 
 @pytest.mark.parametrize("fabric", irregular_graphs(), ids=lambda fabric: fabric.name)
 def test_irregular_graphs_take_least_hops_first(fabric: Fabric) -> None:
-    """All paths of least hops, and of up to two more, as another library counts them."""
+    """Candidates are all paths of at most two hops more than the least, as networkx finds them."""
     network, structure = Network(fabric), fabric.structure
     candidates = Candidates(network, ALL)
     graph: nx.MultiGraph[int] = nx.MultiGraph()
@@ -180,7 +180,7 @@ def test_irregular_graphs_take_least_hops_first(fabric: Fabric) -> None:
 
 
 def test_a_limit_keeps_the_shortest() -> None:
-    """With less room than paths, those of more hops are left out."""
+    """If there are more paths than the limit, those of more hops are left out."""
     fabric = random_regular(switches=12, degree=4, nics_per_switch=1, seed=1)
     every = [len(path) for path in paths_between(fabric, "x00", "x11")]
     few = [len(path) for path in paths_between(fabric, "x00", "x11", 5)]
@@ -188,7 +188,7 @@ def test_a_limit_keeps_the_shortest() -> None:
 
 
 def test_a_limit_leaves_no_uplink_idle() -> None:
-    """In a large mesh the candidates kept go evenly over all uplinks and all downlinks."""
+    """In a large mesh, the limited candidates use all uplinks and all downlinks evenly."""
     fabric = three_tier(zones=2, leaves=1, spines=8, nics_per_leaf=1, cores=8, wiring="mesh")
     paths = paths_between(fabric, "z0-l0", "z1-l0", LIMIT)
     assert 0 < len(paths) <= LIMIT
@@ -200,7 +200,7 @@ def test_a_limit_leaves_no_uplink_idle() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_candidates_are_sound_everywhere(kind: str) -> None:
-    """In any fabric, whole or damaged, between any two terminals."""
+    """Candidates are sound in any fabric, whole or damaged, between any two terminals."""
     for seed in range(12):
         rng = Random(seed)
         fabric = KINDS[kind](rng)

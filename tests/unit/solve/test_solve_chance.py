@@ -1,4 +1,4 @@
-"""What chance and time may do to a plan: nothing, and little."""
+"""Plans do not depend on chance, and are valid even if time runs out."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.solve_reference import least_over_all_paths
 @settings(max_examples=examples(2, EACH))
 @given(SEEDS)
 def test_equal_input_gives_equal_plans(kind: str, seed: int) -> None:
-    """To the last bit, for a fabric and flows made a second time, and for repairs of them."""
+    """A fabric and flows made twice give the same plans and repairs, to the last bit."""
     plans = []
     for _ in range(2):
         rng = Random(seed)
@@ -38,7 +38,7 @@ def test_equal_input_gives_equal_plans(kind: str, seed: int) -> None:
 
 @pytest.mark.parametrize("kind", SINGLE_HOMED)
 def test_the_clock_has_no_say_without_a_limit(kind: str) -> None:
-    """A clock that runs wild changes nothing."""
+    """Without a time limit, even a clock that runs wild changes nothing."""
     rng = Random(3)
     fabric = damaged(rng, KINDS[kind](rng))
     flows = any_flows(rng, fabric, 10)
@@ -51,7 +51,10 @@ def test_the_clock_has_no_say_without_a_limit(kind: str) -> None:
 @pytest.mark.parametrize("limit", [0.0, 3.0, 30.0])
 @pytest.mark.parametrize("kind", SINGLE_HOMED)
 def test_too_little_time_gives_a_plan_all_the_same(kind: str, limit: float) -> None:
-    """The limit passes after so many looks at the clock: whole plans, and bounds that hold."""
+    """Plans made in too little time are valid, and their bounds hold.
+
+    The limit passes after a number of looks at the clock.
+    """
     for seed in fresh_seeds(2, EACH):
         rng = Random(seed)
         fabric = KINDS[kind](rng)

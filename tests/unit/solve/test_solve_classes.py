@@ -1,4 +1,4 @@
-"""Classes of traffic: latency flows take shortest paths, whatever bandwidth flows do."""
+"""Latency flows take shortest paths, whatever bandwidth flows do."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.solve_reference import steps
 
 
 def hops(fabric: Fabric, source: int, destination: int) -> int:
-    """Links on the shortest usable way from NIC to NIC."""
+    """The number of links on the shortest usable path from NIC to NIC."""
     further: dict[int, set[int]] = {}
     for _, (tail, _), (head, _) in steps(fabric, destination):
         further.setdefault(tail, set()).add(head)
@@ -34,7 +34,7 @@ def hops(fabric: Fabric, source: int, destination: int) -> int:
 
 
 def check_latency(plan: Plan) -> None:
-    """Every path of a latency flow is as short as any."""
+    """Assert that every path of a latency flow is as short as any."""
     check_paths(plan)
     flows = plan.flows
     for row in np.flatnonzero(flows.traffic_class == TrafficClass.LATENCY).tolist():
@@ -53,7 +53,7 @@ def of_both_classes(rng: Random, flows: Flows) -> Flows:
 @settings(max_examples=examples(2, EACH))
 @given(SEEDS, st.sampled_from([0.0, 0.15]))
 def test_latency_flows_take_shortest_paths(kind: str, seed: int, share: float) -> None:
-    """In plans and repairs of whole and damaged fabrics."""
+    """Latency flows take shortest paths in plans and repairs, on whole and damaged fabrics."""
     rng = Random(seed)
     fabric = damaged(rng, KINDS[kind](rng), share)
     flows = of_both_classes(rng, any_flows(rng, fabric, examples(6, 12)))
@@ -63,7 +63,7 @@ def test_latency_flows_take_shortest_paths(kind: str, seed: int, share: float) -
 
 
 def test_bandwidth_flows_go_round_where_latency_flows_do_not() -> None:
-    """On one crowded graph: with all flows of the one class longer ways are taken, else none."""
+    """On a crowded graph, flows take longer paths as bandwidth flows than as latency flows."""
     fabric = random_regular(switches=10, degree=3, nics_per_switch=3, seed=2)
     lengths = {}
     for kind in TrafficClass:

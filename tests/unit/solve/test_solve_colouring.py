@@ -17,7 +17,7 @@ def edges(*pairs: tuple[int, int]) -> tuple[Ints, Ints]:
 
 
 def check_equitable(left: Ints, right: Ints, colours: int) -> Ints:
-    """At each vertex each colour is used the floor or the ceiling of its fair share."""
+    """Assert that each vertex has each colour the floor or the ceiling of its fair share."""
     colour = equitable_colouring(left, right, colours)
     assert colour.shape == left.shape
     assert ((colour >= 0) & (colour < colours)).all()
@@ -32,7 +32,7 @@ def check_equitable(left: Ints, right: Ints, colours: int) -> Ints:
 
 @pytest.mark.parametrize("colours", range(1, 34))
 def test_random_multigraphs_are_coloured_evenly(colours: int) -> None:
-    """Any number of colours, vertices of any degree, parallel edges among them."""
+    """Multigraphs with vertices of any degree are coloured evenly, in any number of colours."""
     random = np.random.default_rng(colours)
     for count in (1, 2, 7, 40, 211):
         left, right = random.integers(0, 9, (2, count))
@@ -41,7 +41,7 @@ def test_random_multigraphs_are_coloured_evenly(colours: int) -> None:
 
 @pytest.mark.parametrize("colours", range(1, 34))
 def test_regular_graphs_get_each_colour_once(colours: int) -> None:
-    """As many colours as edges at each vertex: a proper colouring, each class a matching."""
+    """With as many colours as edges at each vertex, each colour class is a perfect matching."""
     random = np.random.default_rng(colours)
     left = np.tile(np.arange(6), colours)
     right = np.concatenate([random.permutation(6) for _ in range(colours)])
@@ -52,35 +52,35 @@ def test_regular_graphs_get_each_colour_once(colours: int) -> None:
 
 
 def test_no_edges_need_no_colour() -> None:
-    """Nothing to colour is answered with nothing, for odd and even numbers."""
+    """Without edges the answer is empty, for odd and even numbers of colours."""
     for colours in (1, 2, 3, 8):
         assert equitable_colouring(*edges(), colours).shape == (0,)
 
 
 @pytest.mark.parametrize("count", [1, 3, 5, 9, 33])
 def test_an_odd_number_of_parallel_edges(count: int) -> None:
-    """Edges between the same two vertices fall evenly on the colours, the odd one somewhere."""
+    """Parallel edges fall evenly on the colours, also if their number is odd."""
     for colours in (2, 3, 4, 7):
         left = np.zeros(count, dtype=np.int64)
         check_equitable(left, left, colours)
 
 
 def test_vertices_may_have_any_numbers() -> None:
-    """Rows of leaves lie anywhere among the nodes of a fabric, and the sides overlap."""
+    """Vertices may have any numbers, and the two sides may overlap."""
     left, right = edges((70_000, 5), (5, 70_000), (70_000, 70_000), (5, 5), (70_000, 5))
     check_equitable(left, right, 2)
     check_equitable(left, right, 3)
 
 
 def test_a_star_is_divided() -> None:
-    """All edges at one vertex: it has the ceiling, everyone else has one edge."""
+    """A vertex with all edges has its fair share of each colour."""
     left, right = np.zeros(10, dtype=np.int64), np.arange(10)
     colour = check_equitable(left, right, 4)
     assert sorted(np.bincount(colour).tolist()) == [2, 2, 3, 3]
 
 
 def test_equal_input_gives_equal_colours() -> None:
-    """Colouring is a function of the edges and their order alone."""
+    """Colours depend on the edges and their order alone."""
     left, right = np.random.default_rng(1).integers(0, 20, (2, 500))
     for colours in (5, 16):
         first = equitable_colouring(left, right, colours)
@@ -88,7 +88,7 @@ def test_equal_input_gives_equal_colours() -> None:
 
 
 def test_the_fewest_colours_are_enough() -> None:
-    """With as many colours as the greatest degree no vertex sees one twice, as Konig proved."""
+    """With as many colours as the greatest degree, no vertex has one twice, as Konig proved."""
     for seed in range(20):
         graph = nx.bipartite.gnmk_random_graph(7, 8, 30, seed=seed)
         left, right = edges(*graph.edges)

@@ -1,4 +1,4 @@
-"""Bounds by cuts on fabrics small enough to reckon by hand."""
+"""Bounds by cuts on fabrics small enough to calculate by hand."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tests.support.solve_flows import Row, flows_of
 
 
 def bound_of(fabric: Fabric, flows: Flows) -> Bound:
-    """The bound, all flows counted."""
+    """The cut bound with all flows counted."""
     return cut_bound(Network(fabric), flows, np.ones(len(flows), dtype=np.bool_))
 
 
 def tiers(fabric: Fabric, flows: Flows) -> dict[str, float]:
-    """Bound of each tier by name."""
+    """The bound of each tier, by name."""
     return dict(zip(fabric.structure.tiers, bound_of(fabric, flows).tiers.tolist(), strict=True))
 
 
@@ -68,7 +68,7 @@ def test_dead_and_drained_uplinks_carry_nothing() -> None:
 
 
 def test_incast_is_bound_inwards() -> None:
-    """Three senders on leaves of their own, one receiver: its link is asked for three times."""
+    """Three leaves send to one receiver, whose link is asked for three times its rate."""
     fabric = clos(leaves=4, spines=2, nics_per_leaf=1)
     rows = [(f"l{i}-h0-n0", "l3-h0-n0", 400.0, 1, "j", "") for i in range(3)]
     flows = flows_of(fabric, *rows)
@@ -100,7 +100,7 @@ def test_phases_differ_in_what_is_worst() -> None:
 
 
 def test_a_zone_is_bound_by_its_cores() -> None:
-    """Four flows leave a zone that tapers 1:2 to two links of half a leaf uplink each."""
+    """Four flows leave a zone that tapers 1:2 to two core links of 400 Gbit/s."""
     fabric = three_tier(zones=2, leaves=2, spines=2, nics_per_leaf=2, cores=2, taper=2.0)
     pairs = [(leaf, nic) for leaf in range(2) for nic in range(2)]
     rows = [(f"z0-l{a}-h0-n{b}", f"z1-l{a}-h0-n{b}", 400.0, 1, "j", "") for a, b in pairs]
@@ -111,7 +111,7 @@ def test_a_zone_is_bound_by_its_cores() -> None:
 
 
 def test_mixed_speeds_are_summed() -> None:
-    """A leaf with uplinks of 100 and 300 carries 400 at best fully used."""
+    """A leaf with uplinks of 100 and 300 Gbit/s is full at 400 Gbit/s."""
     nodes = [{"id": n, "kind": "nic"} for n in ("a", "b")]
     nodes += [{"id": n, "kind": "leaf"} for n in ("l0", "l1")]
     nodes += [{"id": n, "kind": "spine"} for n in ("s0", "s1")]
@@ -123,7 +123,7 @@ def test_mixed_speeds_are_summed() -> None:
 
 
 def test_flows_not_counted_do_not_count() -> None:
-    """Flows marked as without a path add nothing."""
+    """Flows that are not counted, as they have no path, add nothing to the bound."""
     fabric = clos(leaves=2, spines=1, nics_per_leaf=1)
     flows = flows_of(fabric, one(), one())
     bound = cut_bound(Network(fabric), flows, np.array([True, False]))
@@ -134,7 +134,7 @@ def test_flows_not_counted_do_not_count() -> None:
 
 
 def test_a_switch_of_a_plain_graph_is_a_cut() -> None:
-    """All that leaves a switch of three links shares them."""
+    """Four flows that leave a switch of three links put two on one of them."""
     fabric = random_regular(switches=6, degree=3, nics_per_switch=2, seed=1)
     rows = [(f"x0-h0-n{i % 2}", f"x{1 + i}-h0-n0", 400.0, 1, "j", "") for i in range(4)]
     assert tiers(fabric, flows_of(fabric, *rows)) == {"nic-switch": 2.0, "switch-switch": 2.0}
@@ -142,21 +142,21 @@ def test_a_switch_of_a_plain_graph_is_a_cut() -> None:
 
 @pytest.mark.parametrize("leaves", [2, 5])
 def test_within_a_leaf_only_nics_are_bound(leaves: int) -> None:
-    """Neighbours need no uplink, whatever they send."""
+    """Flows within a leaf need no uplink, whatever they send."""
     fabric = clos(leaves=leaves, spines=2, nics_per_leaf=2)
     flows = flows_of(fabric, ("l0-h0-n0", "l0-h0-n1", 800.0, 1, "j", ""))
     assert tiers(fabric, flows) == {"nic-leaf": 2.0, "leaf-spine": 0.0}
 
 
 def test_rates_without_a_common_measure_are_only_summed() -> None:
-    """Nothing says in which steps loads of 400 and 100 times pi come: half of their sum."""
+    """Without a common measure of rates, the bound is just their sum over the uplinks' capacity."""
     fabric = clos(leaves=2, spines=2, nics_per_leaf=3)
     flows = flows_of(fabric, one(), ("l0-h0-n1", "l1-h0-n1", 100.0 * np.pi, 1, "j", ""))
     assert tiers(fabric, flows)["leaf-spine"] == pytest.approx((400 + 100 * np.pi) / 800)
 
 
 def hurt_pair(local: int) -> tuple[Fabric, Flows]:
-    """A pair of leaves of eight NICs, one of its 8 uplinks down; so many NICs send within it."""
+    """A pair of leaves with one of its 8 uplinks down; ``local`` of its 8 NICs send within it."""
     fabric = dual_tor(pairs=2, spines=4, nics_per_pair=8)
     nics = fabric.rows_of_kind(NodeKind.NIC)
     ids = [fabric.structure.nodes.ids[row] for row in nics.tolist()]
@@ -172,10 +172,11 @@ def hurt_pair(local: int) -> tuple[Fabric, Flows]:
 def test_other_links_of_nics_that_send_below_their_leaf_are_no_way_out(
     local: int, least: float
 ) -> None:
-    """Each NIC fills half of what it has at either leaf, and one leaf has 3 uplinks of 4.
+    """A leaf with 3 of 4 uplinks raises the bound unless two of eight flows stay below it.
 
-    Two of eight flows have to stay below it. With one, 1,400 of 2,800 Gbit/s climb over 1,200:
-    in QPs of 50 some link has 1.25 at least, as the next load of a link of a NIC is that, too.
+    Each NIC fills half of the capacity that it has at both leaves. With one local flow, 1,400 of
+    2,800 Gbit/s climb over 1,200. In QPs of 50 Gbit/s some link then has at least 1.25, which is
+    also the next possible load of a NIC's link.
     """
     fabric, flows = hurt_pair(local)
     bound = bound_of(fabric, flows)

@@ -1,4 +1,4 @@
-"""Maintenance is not the same as down: what stands on a drained link stays if it must."""
+"""A flow stays on a drained link if it must, but a link that is down carries nothing."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ LATER: Row = ("l0-h0-n1", "l1-h0-n1", 400.0, 4, "k", "")
 
 
 def states(fabric: Fabric, *changes: tuple[str, str, State]) -> Fabric:
-    """The fabric with all links between pairs of nodes in another state."""
+    """The fabric with all links between the given pairs of nodes in other states."""
     rows = {row: state for a, b, state in changes for row in fabric.find_links(a, b)}
     return fabric.with_links(rows)
 
 
 def check(plan: Plan) -> Plan:
-    """Whole by both checks."""
+    """Assert that a plan passes all checks, and return it."""
     check_paths(plan)
     check_backups(plan)
     check_certificate(plan)
@@ -32,13 +32,13 @@ def check(plan: Plan) -> Plan:
 
 
 def links_of(plan: Plan, row: int) -> set[str]:
-    """Names of the links between switches that a flow is on."""
+    """The names of the links between switches that a flow is on."""
     arcs = [arc for *_, way in ways_of(plan, row) for arc in way[1:-1]]
     return {plan.fabric.link_name(arc >> 1) for arc in arcs}
 
 
 def test_the_only_way_is_kept_while_it_is_drained() -> None:
-    """One spine, its link drained: the flow stays, and goes when the link is down."""
+    """A flow stays on its only path while that is drained, and loses it when it is down."""
     fabric = clos(leaves=2, spines=1, nics_per_leaf=2)
     flows = flows_of(fabric, ACROSS)
     repairer = Repairer(solve(fabric, flows))
@@ -52,7 +52,7 @@ def test_the_only_way_is_kept_while_it_is_drained() -> None:
 
 
 def test_what_is_new_gets_no_drained_link() -> None:
-    """A flow that arrives after the drain has no path, by repair and by a plan anew alike."""
+    """A flow that arrives after the drain has no path, by a repair and by a new plan."""
     fabric = clos(leaves=2, spines=1, nics_per_leaf=2)
     drained = states(fabric, ("l0", "s0", State.DRAINED))
     old, both = flows_of(fabric, ACROSS), flows_of(fabric, ACROSS, LATER)
@@ -65,7 +65,7 @@ def test_what_is_new_gets_no_drained_link() -> None:
 
 
 def test_another_way_is_taken_at_once() -> None:
-    """A flow held on a drained link leaves it when a link elsewhere comes back."""
+    """A flow kept on a drained link leaves it when another path comes back."""
     fabric = clos(leaves=2, spines=2, nics_per_leaf=2)
     flows = flows_of(fabric, ACROSS)
     one = states(fabric, ("l0", "s1", State.DOWN))
@@ -77,7 +77,7 @@ def test_another_way_is_taken_at_once() -> None:
 
 
 def test_qps_of_a_dead_path_join_those_that_stay() -> None:
-    """Split over two spines, one dead and one drained: all QPs are on the drained one."""
+    """If one spine of a split flow dies and the other is drained, all QPs use the drained one."""
     fabric = clos(leaves=2, spines=2, nics_per_leaf=2)
     rows = [ACROSS, LATER, ("l0-h0-n0", "l1-h0-n1", 400.0, 4, "m", "")]
     flows = flows_of(fabric, *rows)
@@ -92,7 +92,7 @@ def test_qps_of_a_dead_path_join_those_that_stay() -> None:
 
 
 def test_a_drained_uplink_of_a_nic_lets_its_flow_move_behind_it() -> None:
-    """The flow stays on the NIC's link, takes another spine when its own dies, and no new link."""
+    """A flow on its NIC's drained link still moves to another spine when its own dies."""
     fabric = clos(leaves=2, spines=2, nics_per_leaf=2)
     flows = flows_of(fabric, ACROSS)
     drained = states(fabric, ("l0-h0-n0", "l0", State.DRAINED))
@@ -106,7 +106,7 @@ def test_a_drained_uplink_of_a_nic_lets_its_flow_move_behind_it() -> None:
 
 
 def test_bounds_are_not_about_flows_that_must_stay() -> None:
-    """A flow held on a drained link loads it; what is proven counts the others alone."""
+    """A flow held on a drained link loads it, but the bound counts only the other flows."""
     fabric = clos(leaves=3, spines=2, nics_per_leaf=2)
     rows: list[Row] = [
         ("l0-h0-n0", "l1-h0-n0", 400.0, 1, "j", ""),

@@ -1,4 +1,4 @@
-"""Bad and extreme input: what is asked is planned, and what is said of it is true."""
+"""Extreme input gives valid plans with true certificates."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.solve_flows import any_flows, flows_of
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("scale", [1e-6, 1e12])
 def test_demands_far_from_capacity(kind: str, scale: float) -> None:
-    """A millionth of a link or a million links' worth: whole plans, and true figures."""
+    """Demands far below and far above a link's capacity give valid plans and true figures."""
     rng = Random(3)
     fabric = KINDS[kind](rng)
     flows = any_flows(rng, fabric, 5)
@@ -34,7 +34,7 @@ def test_demands_far_from_capacity(kind: str, scale: float) -> None:
 
 
 def same_ways(one: Plan, other: Plan) -> bool:
-    """Whether all QPs of two plans go the same ways."""
+    """Whether all QPs of two plans have the same paths."""
     columns = ("flow", "first_qp", "last_qp", "first", "arcs")
     return all(np.array_equal(getattr(one.paths, c), getattr(other.paths, c)) for c in columns)
 
@@ -42,10 +42,11 @@ def same_ways(one: Plan, other: Plan) -> bool:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("load", "scale"), [(0.9, 1e-9), (3e6, 1e9)])
 def test_the_unit_of_demands_does_not_matter(kind: str, load: float, scale: float) -> None:
-    """Light demands and a billionth of them, hopeless ones and a billion times as much: one plan.
+    """Scaling light or hopeless demands by a billion changes no plan.
 
-    The same to the last path where the factor rounds nothing, else as good. Between
-    light and hopeless there is a rate that links can carry, so no such promise.
+    Paths are the same if the factor is a power of two, which rounds nothing; else the plan is as
+    good. Between light and hopeless there is a rate that links can just carry, so nothing is
+    promised there.
     """
     rng = Random(2)
     fabric = KINDS[kind](rng)
@@ -63,7 +64,7 @@ def test_the_unit_of_demands_does_not_matter(kind: str, load: float, scale: floa
 
 
 def test_one_giant_does_not_blind_the_planner_to_the_rest() -> None:
-    """One flow of a million times a link's speed; the others still have a spine each."""
+    """Beside a flow of a million times a link's speed, the others still have a spine each."""
     fabric = clos(leaves=4, spines=4, nics_per_leaf=4)
     rows = [("l0-h0-n0", "l1-h0-n0", 4e8, 1, "giant", "")]
     rows += [(f"l2-h0-n{i}", f"l3-h0-n{i}", 400.0, 1, f"j{i}", "") for i in range(4)]
@@ -75,7 +76,7 @@ def test_one_giant_does_not_blind_the_planner_to_the_rest() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_time_at_all(kind: str) -> None:
-    """With the time over before it begins there is a whole plan, and a repair, each honest."""
+    """A plan and a repair without any time are valid, and their certificates are true."""
     rng = Random(5)
     fabric = KINDS[kind](rng)
     flows = any_flows(rng, fabric, 14)

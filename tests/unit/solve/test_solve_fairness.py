@@ -1,4 +1,4 @@
-"""Fairness among plans of equal loads: who sits where, by how it is served and what it is worth."""
+"""Fairness among plans of equal loads: which flow goes where, by rate and by priority."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ HURT = 3
 
 
 def assigned(plan: Plan) -> Assignment:
-    """The paths of a plan, as planning sees them."""
+    """The paths of a plan as the planner's ``Assignment``."""
     network = Network(plan.fabric)
     assignment = Assignment(network, plan.flows)
     assignment.load_chunks(inner_paths(network, plan.paths))
@@ -47,25 +47,25 @@ def assigned(plan: Plan) -> Assignment:
 
 
 def ratios(plan: Plan) -> Floats:
-    """Fair rate over demand of each flow, by the emulator."""
+    """The fair rate over the demand of each flow, by the emulator, shape (flows,)."""
     return flow_ratios(plan.fabric.structure.capacity, plan.flows, plan.paths)
 
 
 def used(plan: Plan) -> Floats:
-    """Utilisation of each arc."""
+    """The utilisation of each arc, shape (arcs,)."""
     loads = arc_loads(2 * plan.fabric.link_count, plan.flows, plan.paths)
     return utilization(plan.fabric, loads)
 
 
 def hurt(fabric: Fabric, leaf: str, count: int) -> Fabric:
-    """The fabric with some uplinks of a leaf down."""
+    """The fabric with ``count`` uplinks of a leaf down."""
     row = fabric.structure.index[leaf]
     links = np.flatnonzero(between_switches(fabric) & (fabric.structure.links.a == row))
     return fabric.with_links(dict.fromkeys(links[:count].tolist(), State.DOWN))
 
 
 def two_jobs(fabric: Fabric, qps: int, priority: tuple[float, float]) -> Flows:
-    """Two jobs of eight flows, all from the first leaf to others, in turns."""
+    """Two jobs of eight flows each, from the first leaf to others; priorities of j0 and j1."""
     nics = nic_ids(fabric)
     rows = [
         (nics[nic], nics[16 * (1 + nic % 3) + nic], 400.0, qps, f"j{nic % 2}", "")
@@ -77,7 +77,7 @@ def two_jobs(fabric: Fabric, qps: int, priority: tuple[float, float]) -> Flows:
 
 
 def damaged_leaf(lost: int = HURT) -> Fabric:
-    """Four leaves of 16 NICs and 16 spines; the first leaf has lost some uplinks."""
+    """Four leaves of 16 NICs and 16 spines; the first leaf has lost ``lost`` uplinks."""
     return hurt(clos(leaves=4, spines=16, nics_per_leaf=16), "l0", lost)
 
 
@@ -85,10 +85,9 @@ def damaged_leaf(lost: int = HURT) -> Fabric:
 @settings(max_examples=examples(2, EACH))
 @given(SEEDS)
 def test_exchanges_leave_whole_plans_that_are_no_fuller(kind: str, seed: int) -> None:
-    """Whatever the fabric: valid, certified, no flow above its demand, and told by its values.
+    """Plans of any fabric are valid, and their certificates are true.
 
-    Where no phases take turns, rates by the planner's own filling are those that another code
-    finds, flow by flow.
+    Without phases, the planner's own fair rates equal those of the emulator, flow by flow.
     """
     rng = Random(seed)
     fabric = frayed(rng, KINDS[kind](rng))
@@ -107,7 +106,7 @@ def test_exchanges_leave_whole_plans_that_are_no_fuller(kind: str, seed: int) ->
 
 
 def test_a_flow_does_not_pay_alone_for_a_link_too_few() -> None:
-    """16 flows of 32 QPs on 13 cables: every flow has its part of the cables with a QP less."""
+    """16 flows of 32 QPs on 13 links: every flow has a part of the links with one QP less."""
     fabric = damaged_leaf()
     plan = solve(fabric, two_jobs(fabric, 32, (1.0, 1.0)))
     per_cable = 16 * 32 / (16 - HURT)
@@ -119,7 +118,7 @@ def test_a_flow_does_not_pay_alone_for_a_link_too_few() -> None:
 
 @pytest.mark.parametrize(("qps", "lost"), [(1, 3), (2, 3), (4, 6), (32, 3)])
 def test_priority_decides_who_shares(qps: int, lost: int) -> None:
-    """The important job's slowest flow is above the other's and above what it has as an equal.
+    """The important job's slowest flow gains by priority and is no slower than the other job's.
 
     No link is fuller for it.
     """
@@ -135,7 +134,7 @@ def test_priority_decides_who_shares(qps: int, lost: int) -> None:
 
 
 def test_where_all_can_have_all_priority_moves_nothing() -> None:
-    """On a healthy leaf both jobs have what they ask for, and paths are those of equals."""
+    """Where all flows get what they ask for, priority changes no path."""
     fabric = clos(leaves=4, spines=16, nics_per_leaf=16)
     equal, ranked = (
         solve(fabric, two_jobs(fabric, 4, priority)) for priority in ((1.0, 1.0), (10.0, 1.0))
@@ -145,7 +144,7 @@ def test_where_all_can_have_all_priority_moves_nothing() -> None:
 
 
 def test_single_qps_of_equal_priority_are_left_alone() -> None:
-    """Where exchanging changes nothing, nothing is looked at."""
+    """Single QPs of equal priority are not exchanged, since that would change nothing."""
     fabric = damaged_leaf()
     plan = solve(fabric, two_jobs(fabric, 1, (1.0, 1.0)))
     network = Network(fabric)
@@ -155,7 +154,7 @@ def test_single_qps_of_equal_priority_are_left_alone() -> None:
 
 @pytest.mark.parametrize("size", [20, 100])
 def test_fairness_never_costs_a_table(size: int) -> None:
-    """Where tables have no room for more splitting, nobody is given up for fairness."""
+    """If tables have no room for more splits, no flow is given up for fairness."""
     fabric = damaged_leaf()
     nodes = fabric.structure.nodes
     tables = np.where(nodes.kind == NodeKind.LEAF, size, nodes.table_size)
@@ -169,7 +168,7 @@ def test_fairness_never_costs_a_table(size: int) -> None:
 @pytest.mark.parametrize("qps", [8, 32, 64])
 @pytest.mark.parametrize("seed", range(examples(2, 12)))
 def test_no_hash_serves_its_slowest_flow_better(qps: int, seed: int) -> None:
-    """At equal QPs, however many uplinks are gone, on shapes drawn at random."""
+    """Hashing as many QPs serves no slowest flow better, however many uplinks are down."""
     rng = Random(seed)
     width = rng.randint(3, 9)
     whole = clos(leaves=rng.randint(3, 6), spines=width, nics_per_leaf=width)
@@ -181,7 +180,7 @@ def test_no_hash_serves_its_slowest_flow_better(qps: int, seed: int) -> None:
 
 
 def test_a_repair_serves_the_important_first() -> None:
-    """When uplinks go, the important job's slowest flow is no worse off than the other's."""
+    """After uplinks fail, the important job's slowest flow is no worse off than the other's."""
     whole = clos(leaves=4, spines=16, nics_per_leaf=16)
     for qps in (1, 4):
         flows = two_jobs(whole, qps, (10.0, 1.0))
@@ -192,7 +191,7 @@ def test_a_repair_serves_the_important_first() -> None:
 
 
 def test_of_equals_who_sends_most_is_served_best() -> None:
-    """Five whole flows on two uplinks: who sends a thousand times as much is with one, not two."""
+    """Of five flows on two uplinks, the one with most bytes shares with one other, not with two."""
     fabric = clos(leaves=2, spines=2, nics_per_leaf=8)
     for most in range(5):
         rows = [(f"l0-h0-n{i}", f"l1-h0-n{i}", 400.0, 1, f"j{i}", "") for i in range(5)]
@@ -206,7 +205,7 @@ def test_of_equals_who_sends_most_is_served_best() -> None:
 
 
 def test_very_many_flows_that_have_few_ways_in_all() -> None:
-    """Some hundred flows over one spine, two phases each: one placement, planned and checked."""
+    """More than 64 flows over a single spine, in two phases, give a valid plan."""
     fabric = clos(leaves=3, spines=1, nics_per_leaf=8, nics_per_host=2, uplink_gbps=400.0)
     hosts = tuple(fabric.structure.nics_of_host)[2:9]
     rounds = [

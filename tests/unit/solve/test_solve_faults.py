@@ -1,4 +1,4 @@
-"""Cases that once came out wrong: small, seeded, each with what it shows."""
+"""Regression cases: small, seeded, each with what it shows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.support.solve_reference import arcs_of_tier, least_over_all_paths
 
 
 def check(repairer: Repairer, fabric: Fabric) -> None:
-    """The repaired plan is whole."""
+    """Repair the current plan for a fabric, and assert that the result is valid."""
     plan = repairer.repair(fabric, repairer.plan.flows)
     check_paths(plan)
     check_certificate(plan)
@@ -37,7 +37,7 @@ def check(repairer: Repairer, fabric: Fabric) -> None:
     ("kind", "seed"), [("two-tiers", 39), ("mesh", 14), ("planes", 35), ("regular", 20)]
 )
 def test_splits_of_one_repair_do_not_confuse_the_next(kind: str, seed: int) -> None:
-    """A repairer that has split a flow repairs on, and every QP stays on one path."""
+    """A repairer that has split a flow repairs on, with every QP on one path."""
     rng = Random(seed)
     fabric = KINDS[kind](rng)
     repairer = Repairer(solve(fabric, any_flows(rng, fabric, 14)))
@@ -51,7 +51,7 @@ def test_splits_of_one_repair_do_not_confuse_the_next(kind: str, seed: int) -> N
 
 
 def detour() -> Fabric:
-    """A zone of two leaves that share no live spine, but whose spines all share a core."""
+    """Two leaves that share one spine; their other spines meet at a core only."""
     nodes = [{"id": n, "kind": "nic"} for n in ("a", "b", "c", "d")]
     nodes += [{"id": n, "kind": "leaf"} for n in ("l0", "l1")]
     nodes += [{"id": n, "kind": "spine"} for n in ("s0", "s1", "s2")]
@@ -63,7 +63,7 @@ def detour() -> Fabric:
 
 
 def test_no_bound_rests_on_paths_left_out() -> None:
-    """By hand: one flow over the shared spine, one over the core; so 1 is in reach."""
+    """By hand: one flow over the shared spine and one over the core make a worst link of 1."""
     fabric = detour()
     flows = flows_of(fabric, ("a", "b", 100.0, 64, "j", ""), ("c", "d", 100.0, 64, "j", ""))
     told = {tier.tier: tier for tier in solve(fabric, flows).certificate.tiers}
@@ -72,7 +72,7 @@ def test_no_bound_rests_on_paths_left_out() -> None:
 
 @pytest.mark.parametrize("seed", [30, 61])
 def test_nics_on_two_leaves_have_honest_bounds(seed: int) -> None:
-    """The bound is at most what water could reach, and a QP."""
+    """Bounds for NICs on two leaves are at most one QP above the optimum of divisible flows."""
     rng = Random(seed)
     fabric = KINDS["homed-twice"](rng)
     fabric = damaged(rng, fabric) if seed % 2 else fabric
@@ -88,7 +88,7 @@ def test_nics_on_two_leaves_have_honest_bounds(seed: int) -> None:
 
 
 def test_a_link_that_comes_back_is_a_backup_again() -> None:
-    """By hand: with one spine lost there is no backup; when it is back, there is one."""
+    """By hand: with one spine link lost there is no backup; when it is back, there is one."""
     fabric = clos(leaves=2, spines=2, nics_per_leaf=1)
     flows = flows_of(fabric, ("l0-h0-n0", "l1-h0-n0", 100.0, 1, "j", ""))
     hurt = fabric.with_links({fabric.find_links("l0", "s0")[0]: State.DOWN})
@@ -99,9 +99,9 @@ def test_a_link_that_comes_back_is_a_backup_again() -> None:
 
 @pytest.mark.parametrize("qps", [20_000, 1_000_003, 10_000_000])
 def test_very_many_qps_are_planned_all_the_same(qps: int) -> None:
-    """A flow may be told in far more QPs than there are links, a prime number of them too.
+    """A flow may have far more QPs than there are links, also a prime number of them.
 
-    What planning takes is in proportion to paths: the peak is far below one byte a QP.
+    Planning needs memory in proportion to paths, not to QPs.
     """
     fabric = clos(leaves=2, spines=3, nics_per_leaf=4)
     rows = [(f"l0-h0-n{i}", f"l1-h0-n{i}", 400.0, qps, "j", "") for i in range(4)]
@@ -121,7 +121,7 @@ def test_very_many_qps_are_planned_all_the_same(qps: int) -> None:
 
 
 def test_very_many_qps_are_planned_without_tiers() -> None:
-    """Likewise in a graph of plain switches, where nothing is coloured."""
+    """Very many QPs are planned in a graph of plain switches too, where nothing is coloured."""
     fabric = random_regular(switches=8, degree=3, nics_per_switch=2, seed=2)
     flows = plain_flows(fabric, Random(1), 6, 10_000_000)
     tracemalloc.start()
@@ -134,7 +134,7 @@ def test_very_many_qps_are_planned_without_tiers() -> None:
 
 
 def test_programs_of_very_many_qps_are_no_larger_than_ports() -> None:
-    """A switch tells 16,384 QPs of a pair apart; a path of more of them takes no more memory."""
+    """A program of more QPs than the 16,384 ports of a pair needs no more entries or memory."""
     fabric = clos(leaves=2, spines=3, nics_per_leaf=4)
     rows = [(f"l0-h0-n{i}", f"l1-h0-n{i}", 400.0, 10_000_000, "j", "") for i in range(4)]
     plan = solve(fabric, flows_of(fabric, *rows))
@@ -147,7 +147,7 @@ def test_programs_of_very_many_qps_are_no_larger_than_ports() -> None:
 
 
 def test_parts_that_meet_a_hole_do_not_lose_their_flow() -> None:
-    """A flow whose colour was no hole as a whole, but is for one of its parts, is still routed."""
+    """A flow is still routed if its colour is a hole for one of its parts only."""
     rng = Random(71284)
     fabric = damaged(rng, KINDS["planes"](rng), 0.05)
     ids = fabric.structure.nodes.ids

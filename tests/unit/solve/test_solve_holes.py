@@ -10,13 +10,17 @@ from heddle_controller.solve.colouring.holes import colour_around_holes
 
 
 def tallies(vertex: Ints, colour: Ints, shape: tuple[int, ...]) -> Ints:
-    """Edges of each vertex by colour."""
+    """The number of edges of each vertex by colour."""
     count = np.bincount(vertex * shape[1] + colour, minlength=int(np.prod(shape)))
     return count.reshape(shape)
 
 
 def drawn(seed: int, *, spare: int) -> tuple[Ints, Ints, Floats]:
-    """Edges between 48 vertices a side, ``spare`` short of 8 of each of 64 colours; 1 % missing."""
+    """Edges between two sides of 48 vertices, and the width of each colour at each vertex.
+
+    Each vertex has ``spare`` edges less than 8 of each of 64 colours; 1 % of the colours are
+    missing.
+    """
     random = np.random.default_rng(seed)
     left = np.tile(np.arange(48), 512 - spare)
     right = np.concatenate([random.permutation(48) for _ in range(512 - spare)])
@@ -26,7 +30,7 @@ def drawn(seed: int, *, spare: int) -> tuple[Ints, Ints, Floats]:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_with_a_little_room_no_vertex_has_too_many_of_a_colour(seed: int) -> None:
-    """Each vertex has room for a fortieth more edges than it has, where no colour is missing."""
+    """With room for a twentieth more edges at each vertex, none has too many of a colour."""
     left, right, wide = drawn(seed, spare=24)
     colour = colour_around_holes(left, right, (wide, wide), 8.0)
     for side in (left, right):
@@ -37,7 +41,10 @@ def test_with_a_little_room_no_vertex_has_too_many_of_a_colour(seed: int) -> Non
 
 
 def test_without_room_few_vertices_have_one_more() -> None:
-    """What misses a colour has to have more of others; at the other side no more than that."""
+    """Without room, vertices that miss a colour have one more of some others.
+
+    The excess is at most twice what is missing, and no vertex gets a colour that it misses.
+    """
     left, right, wide = drawn(0, spare=0)
     colour = colour_around_holes(left, right, (wide, wide), 8.0)
     over = [np.maximum(tallies(side, colour, wide.shape) - 8, 0) for side in (left, right)]
@@ -48,7 +55,7 @@ def test_without_room_few_vertices_have_one_more() -> None:
 
 
 def test_half_of_a_colour_takes_half_as_many() -> None:
-    """A vertex with one of two cables of a colour left gets half of what others get of it."""
+    """A vertex with half of the cables of a colour gets half as many of it as of others."""
     left, right = np.zeros(14, dtype=np.int64), np.arange(14)
     wide = np.array([[1.0, 1.0, 1.0, 0.5]]), np.ones((14, 4))
     colour = colour_around_holes(left, right, wide, 4.0)
@@ -57,7 +64,7 @@ def test_half_of_a_colour_takes_half_as_many() -> None:
 
 
 def test_ends_that_share_no_colour_get_none() -> None:
-    """One end has the first colour only, the other the second; edges beside it are coloured."""
+    """An edge whose ends share no colour gets none, and edges beside it are still coloured."""
     apart: Bools = np.array([[True, False], [True, True]])
     other: Bools = np.array([[False, True], [True, True]])
     wide = apart.astype(np.float64), other.astype(np.float64)
@@ -66,7 +73,7 @@ def test_ends_that_share_no_colour_get_none() -> None:
 
 
 def test_equal_input_gives_equal_output() -> None:
-    """Chains are looked for in an order that is always the same."""
+    """Equal input gives equal colours, because chains are searched in a fixed order."""
     left, right, wide = drawn(1, spare=8)
     first, second = (colour_around_holes(left, right, (wide, wide), 8.0) for _ in range(2))
     assert first.tolist() == second.tolist()

@@ -1,4 +1,4 @@
-"""A time limit is kept, told by a clock of calls: the same on every machine, busy or not."""
+"""A time limit is kept, by a clock that counts calls and so is the same on any machine."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from tests.support.solve_flows import permutations
 
 
 class Calls:
-    """Counts each call of a function, of Python's or of C's: what a plan takes, as time."""
+    """A clock whose time is the number of function calls, of Python and C, counted so far."""
 
     def __init__(self) -> None:
         self.count = 0
 
     def __call__(self) -> float:
-        """The time now."""
+        """Return the number of calls so far."""
         return float(self.count)
 
     def _called(self, _: FrameType, event: str, __: object) -> None:
@@ -33,7 +33,7 @@ class Calls:
 
     @contextmanager
     def counting(self) -> Iterator[None]:
-        """Counts while this lasts."""
+        """Count calls while the context is active."""
         before = sys.getprofile()
         sys.setprofile(self._called)
         try:
@@ -48,13 +48,13 @@ def flat() -> Fabric:
 
 
 def torn() -> Fabric:
-    """A zone with a fifth of its links dead."""
+    """A two-tier zone with a fifth of its links between switches down."""
     return frayed(Random(3), clos(leaves=8, spines=6, nics_per_leaf=6), 0.2)
 
 
 @pytest.mark.parametrize("fabric", [flat(), torn()], ids=["flat", "torn"])
 def test_a_plan_takes_its_limit_and_what_any_plan_takes_at_most(fabric: Fabric) -> None:
-    """Beyond paths and backups of some kind, all that it does ends with the limit."""
+    """A plan takes at most its limit plus what the hastiest plan takes."""
     flows = permutations(fabric, Random(1), 1, 4)
 
     def taken(limit: float | None) -> int:

@@ -1,4 +1,4 @@
-"""Loads while a plan is being made: at any moment what the rule of the project says."""
+"""Loads that are kept while a plan is made always follow the project's load rule."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ State = tuple[list[int], list[int], list[int], list[list[int]], list[float]]
 
 
 class Desk:
-    """An assignment, the candidates of its flows, and dice."""
+    """An assignment, the candidates of its flows, and a random generator."""
 
     def __init__(self, kind: str, seed: int) -> None:
         self.rng = Random(seed)
@@ -32,7 +32,7 @@ class Desk:
         self.assignment = Assignment(self.network, self.flows)
 
     def path(self, flow: int) -> Ints:
-        """A candidate of a flow, drawn."""
+        """Draw a candidate path of a flow, without padding."""
         terminal, flows = self.network.terminal, self.flows
         found = self.candidates.between(
             int(terminal[flows.source[flow]]), int(terminal[flows.destination[flow]])
@@ -42,20 +42,20 @@ class Desk:
         return result
 
     def load_some(self) -> None:
-        """Takes in the first half of the flows at once."""
+        """Load the first half of the flows at once."""
         rows = np.arange(len(self.flows) // 2)
         ways = [self.path(row) for row in rows.tolist()]
         last = self.flows.qps[rows] - 1
         self.assignment.load_chunks(inner_paths(rows, np.zeros_like(rows), last, ways))
 
     def place_rest(self) -> None:
-        """Adds the other half one by one."""
+        """Place the other half one by one."""
         for row in range(len(self.flows) // 2, len(self.flows)):
             chunk = self.assignment.place(row, 0, int(self.flows.qps[row]) - 1)
             self.assignment.move(chunk, self.path(row))
 
     def put_in_again(self) -> None:
-        """Takes some chunks off their paths, and gives one to each that has none."""
+        """Take some chunks off their paths, then put each chunk without a path on one."""
         assignment, nowhere = self.assignment, np.empty(0, dtype=np.int64)
         for chunk in range(len(assignment.flow)):
             if self.rng.random() < 0.3:
@@ -69,7 +69,7 @@ class Desk:
         assignment.put(bare, inner_paths(flow, first, last, ways))
 
     def shuffle(self, steps: int) -> None:
-        """Moves and splits chunks at random."""
+        """Move and split chunks at random."""
         assignment = self.assignment
         for _ in range(steps if assignment.flow else 0):
             chunk = self.rng.randrange(len(assignment.flow))
@@ -79,7 +79,7 @@ class Desk:
             assignment.move(chunk, self.path(assignment.flow[chunk]))
 
     def check(self) -> None:
-        """Loads are those of the chunks, by the rule; the padding carries nothing."""
+        """Assert that loads follow the rule and that the padding carries nothing."""
         assert np.allclose(self.assignment.load[:-1], self.expected(), rtol=0, atol=1e-6)
         assert self.assignment.load[-1] == 0.0
 
@@ -89,7 +89,7 @@ class Desk:
         return arc_loads(self.network.arc_count, self.flows, chunks_of(assignment))
 
     def state(self) -> State:
-        """Everything that a roll-back has to bring back."""
+        """Everything that a roll-back has to restore."""
         a = self.assignment
         paths = [path.tolist() for path in a.path]
         return [*a.flow], [*a.first_qp], [*a.last_qp], paths, a.load.tolist()
@@ -98,7 +98,7 @@ class Desk:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seed", range(6))
 def test_loads_follow_the_rule(kind: str, seed: int) -> None:
-    """After loading at once, placing, splitting and moving, in jobs with phases and without."""
+    """Loads follow the rule after loading, placing, splitting and moving, with phases or not."""
     desk = Desk(kind, seed)
     desk.load_some()
     desk.check()
@@ -112,7 +112,7 @@ def test_loads_follow_the_rule(kind: str, seed: int) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seed", range(6))
 def test_a_roll_back_leaves_no_trace(kind: str, seed: int) -> None:
-    """Chunks, ranges of QPs, paths and loads are as they were; moves before it stay."""
+    """A roll-back restores chunks, ranges of QPs, paths and loads; moves before it stay."""
     desk = Desk(kind, seed)
     desk.load_some()
     desk.place_rest()
@@ -129,7 +129,7 @@ def test_a_roll_back_leaves_no_trace(kind: str, seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_members_of_an_arc_are_those_that_use_it(seed: int) -> None:
-    """Whatever was moved, split and taken back before."""
+    """``members`` gives the chunks that use an arc after any moves, splits and roll-backs."""
     desk = Desk("two-tiers", seed)
     desk.load_some()
     desk.place_rest()
@@ -144,7 +144,7 @@ def test_members_of_an_arc_are_those_that_use_it(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_members_follow_chunks_that_are_put_in_at_once(seed: int) -> None:
-    """Again and again, between moves; a copy that goes its own way changes nothing."""
+    """``members`` stays right when chunks are put in at once, and when a copy is changed."""
     desk = Desk("two-tiers", seed)
     desk.load_some()
     desk.assignment.place_whole(list(range(len(desk.flows) // 2, len(desk.flows))))
@@ -156,7 +156,7 @@ def test_members_follow_chunks_that_are_put_in_at_once(seed: int) -> None:
         for arc in range(desk.network.arc_count):
             held = [c for c, path in enumerate(desk.assignment.path) if arc in path.tolist()]
             assert desk.assignment.members(arc) == held
-        if turn == 3:  # the last that happens to the first of them
+        if turn == 3:  # the first assignment does not change any more
             kept = [first.members(arc) for arc in range(desk.network.arc_count)]
             desk.assignment = first.copy()
     assert [first.members(arc) for arc in range(desk.network.arc_count)] == kept
@@ -164,7 +164,7 @@ def test_members_follow_chunks_that_are_put_in_at_once(seed: int) -> None:
 
 @pytest.mark.parametrize("kind", ["two-tiers", "regular"])
 def test_a_trial_tells_what_a_move_would_do(kind: str) -> None:
-    """Utilisation along each path as it is once the QPs have moved there; nothing has moved."""
+    """A trial gives the utilisation that a path would have after a move, and moves nothing."""
     for seed in range(10):
         desk = Desk(kind, seed)
         desk.load_some()

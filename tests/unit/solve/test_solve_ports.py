@@ -20,13 +20,13 @@ ENDS = ("l0-h0-n0", "l1-h0-n0")
 
 
 def plan_of(counts: list[int]) -> Plan:
-    """Flows of so many QPs between one pair of NICs, and one beside them."""
+    """A plan of flows of these QP counts between one pair of NICs, and of one flow beside them."""
     rows = [(*ENDS, 400.0 / len(counts), qps, f"j{i % 3}", "") for i, qps in enumerate(counts)]
     return solve(FABRIC, flows_of(FABRIC, *rows, ("l0-h0-n1", "l1-h0-n1", 100.0, 4, "k", "")))
 
 
 def ways_by_port(plan: Plan) -> dict[int, set[tuple[int, ...]]]:
-    """The paths that packets of each port of the pair should take."""
+    """The paths that packets of each source port of the pair should take."""
     ports = plan.flows.source_ports()
     found: dict[int, set[tuple[int, ...]]] = {}
     for path in np.flatnonzero(plan.paths.flow < len(plan.flows) - 1).tolist():
@@ -40,7 +40,7 @@ def ways_by_port(plan: Plan) -> dict[int, set[tuple[int, ...]]]:
 
 @pytest.mark.parametrize("counts", [[10_000, 10_000], [1] * 20_000], ids=["two", "many"])
 def test_a_port_has_one_path(counts: list[int]) -> None:
-    """However many QPs wrap round, also after a repair; the plan says so."""
+    """A port has one path even if several QPs share it, also after a repair; a note says so."""
     plan = plan_of(counts)
     lost = FABRIC.find_links("l0", "s1")[0]
     repaired = Repairer(plan).repair(FABRIC.with_links({lost: State.DOWN}), plan.flows)
@@ -52,7 +52,7 @@ def test_a_port_has_one_path(counts: list[int]) -> None:
 
 
 def test_flows_of_one_qp_still_spread_by_port() -> None:
-    """20,000 flows of one QP go over all four spines, as 16,384 ports can be told apart."""
+    """20,000 flows of one QP use all four spines, as 16,384 ports can be told apart."""
     plan = plan_of([1] * 20_000)
     assert len({way for ways in ways_by_port(plan).values() for way in ways}) == 4
 

@@ -1,4 +1,4 @@
-"""Late bounds: proven for a plan that stands, never below what was known, never too much."""
+"""Bounds proven later for an existing plan: no lower than the known ones, and never too high."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.solve_flows import any_flows, flows_of
 
 
 def doubted(plan: Plan) -> Plan:
-    """The plan, with less than a cut proven of it."""
+    """The plan, with all its bounds lowered to a quarter."""
     tiers = tuple(replace(t, lower_bound=t.lower_bound / 4) for t in plan.certificate.tiers)
     least = plan.certificate.lower_bound / 4
     certificate = Certificate(plan.certificate.max_utilization, least, "cut", tiers)
@@ -50,7 +50,7 @@ def test_a_hole_is_proven_late() -> None:
 @settings(max_examples=examples(2, EACH))
 @given(SEEDS)
 def test_late_bounds_hold_and_only_rise(kind: str, seed: int) -> None:
-    """After a loss: at least what was known, at most what any plan reaches, and sound."""
+    """Bounds proven after a loss are no lower than before and no higher than a plan gets."""
     rng = Random(seed)
     fabric = KINDS[kind](rng)
     flows = any_flows(rng, fabric, examples(5, 9))
@@ -66,7 +66,7 @@ def test_late_bounds_hold_and_only_rise(kind: str, seed: int) -> None:
 
 
 def test_no_time_proves_nothing_wrong() -> None:
-    """With the time over before it begins, the certificate is no worse than it was."""
+    """Without any time, the certificate is no worse than before."""
     rng = Random(1)
     fabric = KINDS["two-tiers"](rng)
     plan = doubted(solve(fabric, any_flows(rng, fabric, 12)))
@@ -76,7 +76,7 @@ def test_no_time_proves_nothing_wrong() -> None:
 
 
 def test_what_is_met_is_left_alone() -> None:
-    """A plan at its bound keeps its certificate, proof and all."""
+    """A plan at its bound keeps its certificate, and the proof in it."""
     rng = Random(1)
     fabric = KINDS["two-tiers"](rng)
     plan = solve(fabric, any_flows(rng, fabric, 12))

@@ -12,16 +12,16 @@ from tests.unit.solve.solve_quality import CASES, measure, planned
 DRAWN = [(case, seed, qps) for case in CASES for seed in range(4) for qps in (4, 16)]
 QUICK = [(case, 1, 4) for case in CASES if case != "dragonfly"]
 HARD = [("dragonfly", seed, 4) for seed in (8, 9)]
-"""Found by looking: a search that moves one chunk after another ends a QP too high."""
+"""Cases in which a search that moves one chunk after another ends a QP too high."""
 
 
 @pytest.mark.deep
 @pytest.mark.parametrize(("case", "seed", "qps"), [*DRAWN, *HARD] if DEEP else [*QUICK, HARD[0]])
 def test_plans_come_within_a_qp_of_the_relaxation(case: str, seed: int, qps: int) -> None:
-    """Between switches, at most 1 % and one QP of the largest flow over the linear optimum.
+    """Plans are at most 1 % and one QP of the largest flow above the relaxation.
 
-    That is over the candidates every plan starts from; where more of them pay, a plan may
-    be below it, though never below what is proven.
+    The relaxation is the linear optimum between switches, over the candidates that every plan
+    starts from. A plan that uses more of them may be below it, but never below what is proven.
     """
     measured = measure(case, seed, qps)
     verify_plan(measured.plan)
@@ -33,5 +33,5 @@ def test_plans_come_within_a_qp_of_the_relaxation(case: str, seed: int, qps: int
 @pytest.mark.deep
 @pytest.mark.parametrize("case", [*CASES][: examples(1, len(CASES))])
 def test_equal_cases_give_equal_plans(case: str) -> None:
-    """To the last bit, where the relaxation and a long search have their say."""
+    """Equal cases give equal plans to the last bit, after a relaxation and a long search."""
     assert same_plan(planned(case, 1, 4), planned(case, 1, 4))

@@ -1,4 +1,4 @@
-"""Repair: what nothing happened to stays, the rest is made good, and the plan is whole."""
+"""Repairs keep the paths of unaffected flows, move the others, and give valid plans."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from tests.support.solve_flows import Row, flows_of, permutations
 
 
 def check(plan: Plan) -> None:
-    """Whole by both checks."""
+    """Assert that a plan passes all checks."""
     check_paths(plan)
     check_certificate(plan)
     verify_plan(plan)
 
 
 def changed(before: Plan, after: Plan) -> list[int]:
-    """Rows of flows that do not have just the paths they had."""
+    """The rows of flows whose paths differ between two plans."""
     return [r for r in range(len(before.flows)) if ways_of(before, r) != ways_of(after, r)]
 
 
 def over(plan: Plan, link: int) -> list[int]:
-    """Rows of the flows with QPs on a link."""
+    """The rows of the flows with QPs on a link."""
     arcs = np.zeros(2 * plan.fabric.link_count, dtype=np.bool_)
     arcs[[2 * link, 2 * link + 1]] = True
     return sorted({*plan.paths.flow[plan.paths.crosses(arcs)].tolist()})
@@ -47,7 +47,7 @@ def zone() -> Fabric:
 @pytest.mark.parametrize("qps", [1, 4])
 @pytest.mark.parametrize("state", [State.DOWN, State.DRAINED])
 def test_after_one_link_few_others_move(qps: int, state: State) -> None:
-    """All flows over the link move; of the others one in twenty, in the mean over links."""
+    """After one lost link all its flows move, and on average at most one in twenty others."""
     fabric = zone()
     flows = permutations(fabric, Random(qps), 2, qps)
     plan = solve(fabric, flows)
@@ -60,14 +60,14 @@ def test_after_one_link_few_others_move(qps: int, state: State) -> None:
         moved, lost = changed(plan, after), over(plan, link)
         assert {*lost} <= {*moved}
         others += len(moved) - len(lost)
-        # Sixteen flows of a leaf over the seven links it has left.
+        # A leaf's sixteen flows use the seven links that it has left.
         limit = 16 / 7 if qps > 1 else 3.0
         assert after.certificate.max_utilization <= limit + 1 / qps + 1e-9
     assert others <= 0.05 * len(flows) * len(links)
 
 
 def test_a_change_elsewhere_moves_nobody() -> None:
-    """A link that carries nothing may come and go."""
+    """The loss of a link that carries nothing moves no flow."""
     fabric = zone()
     flows = flows_of(fabric, ("l0-h0-n0", "l1-h0-n0", 400.0, 1, "j", ""))
     plan = solve(fabric, flows)
@@ -79,7 +79,7 @@ def test_a_change_elsewhere_moves_nobody() -> None:
 
 
 def test_nothing_new_changes_nothing() -> None:
-    """The same fabric and flows give the same paths, by value too."""
+    """A repair for the same fabric and equal flows changes no path."""
     fabric = zone()
     flows = permutations(fabric, Random(3), 2, 2)
     plan = solve(fabric, flows)
@@ -88,7 +88,7 @@ def test_nothing_new_changes_nothing() -> None:
 
 
 def test_a_lost_link_moves_to_spare_room_alone() -> None:
-    """By hand: three spines, two flows, one free; the flow on the lost link takes the free one."""
+    """By hand: of three spines one is free, and the flow of a lost link takes that one."""
     fabric = clos(leaves=2, spines=3, nics_per_leaf=2)
     rows: list[Row] = [(f"l0-h0-n{i}", f"l1-h0-n{i}", 400.0, 1, "j", "") for i in range(2)]
     flows = flows_of(fabric, *rows)
@@ -100,7 +100,7 @@ def test_a_lost_link_moves_to_spare_room_alone() -> None:
 
 
 def test_a_restored_link_is_used_again_for_what_has_no_path() -> None:
-    """By hand: the only spine goes and comes; the flow is unrouted, then routed as before."""
+    """By hand: the only uplink fails and returns; the flow has no path, then its old one."""
     fabric = clos(leaves=2, spines=1, nics_per_leaf=1)
     flows = flows_of(fabric, ("l0-h0-n0", "l1-h0-n0", 400.0, 1, "j", ""))
     repairer = Repairer(solve(fabric, flows))
@@ -116,7 +116,7 @@ def test_a_restored_link_is_used_again_for_what_has_no_path() -> None:
 
 @pytest.mark.parametrize("qps", [1, 8])
 def test_restored_links_move_nobody_who_is_well_off(qps: int) -> None:
-    """A link that comes back takes flows only off arcs that are fuller than need be."""
+    """A link that comes back takes flows only from arcs that are fuller than necessary."""
     fabric = zone()
     flows = permutations(fabric, Random(5), 1, qps)
     hurt = fabric.with_links({fabric.find_links("l0", "s0")[0]: State.DOWN})
@@ -129,7 +129,7 @@ def test_restored_links_move_nobody_who_is_well_off(qps: int) -> None:
 
 @pytest.mark.parametrize("qps", [1, 4])
 def test_jobs_arrive_and_leave(qps: int) -> None:
-    """New flows get paths; flows that are gone leave none; of the others few move, or none."""
+    """New flows get paths, ended flows leave none, and at most a third of the others move."""
     fabric = three_tier(zones=2, leaves=4, spines=4, nics_per_leaf=4, cores=4, taper=2.0)
     old, new = (permutations(fabric, Random(seed), 1, qps) for seed in (1, 2))
     rows = [row for flows, job in ((old, "old"), (new, "new")) for row in told(fabric, flows, job)]
@@ -148,14 +148,14 @@ def test_jobs_arrive_and_leave(qps: int) -> None:
 
 
 def told(fabric: Fabric, flows: Flows, job: str) -> list[Row]:
-    """Flows as rows again, of a job of another name."""
+    """Flows as rows of ``flows_of`` under another job name."""
     ids = fabric.structure.nodes.ids
     columns = (flows.source.tolist(), flows.destination.tolist(), flows.qps.tolist())
     return [(ids[a], ids[b], 400.0, q, job, "") for a, b, q in zip(*columns, strict=True)]
 
 
 def test_a_flow_that_is_another_is_planned_anew() -> None:
-    """An id that comes back with other ends, or other QPs, keeps nothing of its old path."""
+    """A known flow id with other ends, QPs or rate gives a valid plan."""
     fabric = clos(leaves=3, spines=2, nics_per_leaf=2)
     plan = solve(fabric, flows_of(fabric, ("l0-h0-n0", "l1-h0-n0", 400.0, 4, "j", "")))
     others: list[Row] = [
@@ -171,7 +171,7 @@ def test_a_flow_that_is_another_is_planned_anew() -> None:
 
 
 def test_a_fabric_that_is_another_keeps_what_holds_by_name() -> None:
-    """One leaf more, so other rows: flows whose links are all there by name stay on them."""
+    """In a fabric with more leaves, and so other rows, flows stay on links of the same names."""
     small, large = (clos(leaves=n, spines=4, nics_per_leaf=4) for n in (4, 6))
     rows = [
         (f"l{a}-h0-n{b}", f"l{3 - a}-h0-n{b}", 400.0, 1, "j", "")
@@ -192,7 +192,7 @@ def test_a_fabric_that_is_another_keeps_what_holds_by_name() -> None:
 
 @pytest.mark.parametrize("node", ["s0", "l0"])
 def test_a_lost_switch_is_many_lost_links(node: str) -> None:
-    """A spine down: its flows move. A leaf down: its flows say so, and nobody else moves."""
+    """Flows over a lost spine move, and flows over a lost leaf have no path."""
     fabric = zone()
     flows = permutations(fabric, Random(9), 1)
     plan = solve(fabric, flows)
@@ -215,7 +215,7 @@ def test_a_lost_switch_is_many_lost_links(node: str) -> None:
 
 @pytest.mark.parametrize("kind", ["link", "nic"])
 def test_failures_may_follow_one_another(kind: str) -> None:
-    """One repairer, whole plans of single-QP flows all along, until everything is back."""
+    """One repairer gives valid plans over many failures, and routes all when all is back."""
     fabric = zone()
     flows = permutations(fabric, Random(11), 2)
     repairer, rng = Repairer(solve(fabric, flows)), Random(12)

@@ -1,4 +1,4 @@
-"""From shares to whole QPs: nothing lost, nothing twice, few flows split."""
+"""Rounding shares to whole QPs loses none, doubles none and splits few flows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Columns = tuple[Ints, Ints, Ints]
 
 
 class Rounded:
-    """Shares of the commodities of some flows, rounded."""
+    """The rounded shares of some flows' commodities; the shares are random if not given."""
 
     def __init__(self, fabric: Fabric, flows: Flows, shares: Floats | None = None) -> None:
         self.flows = flows
@@ -43,7 +43,7 @@ class Rounded:
         self.paths, self.left = whole_shares(flows, self.commodities, shares, local)
 
     def held(self, row: int) -> list[int]:
-        """QPs of a flow, on paths and left over."""
+        """The QPs of a flow, on paths and left over, sorted."""
         columns = [(self.paths.flow, self.paths.first_qp, self.paths.last_qp), self.left]
         return sorted(
             qp
@@ -53,7 +53,7 @@ class Rounded:
         )
 
     def on_paths(self, commodity: int) -> dict[tuple[int, ...], int]:
-        """QPs of a commodity on each way."""
+        """The number of QPs of a commodity on each path."""
         found: dict[tuple[int, ...], int] = {}
         own = self.commodities.of_flow[self.paths.flow] == commodity
         for place in np.flatnonzero(own).tolist():
@@ -63,7 +63,7 @@ class Rounded:
 
 
 def pair(fabric: Fabric, count: int, qps: int) -> Flows:
-    """So many equal flows between the same two leaves."""
+    """``count`` equal flows between the same two leaves."""
     rows = [(f"l0-h0-n{i}", f"l1-h0-n{i}", 400.0, qps, "j", "") for i in range(count)]
     return flows_of(fabric, *rows)
 
@@ -90,14 +90,14 @@ def test_what_makes_no_whole_qp_is_left_over() -> None:
 
 
 def test_a_solver_short_of_a_whole_qp_is_taken_at_its_word() -> None:
-    """Shares a thousandth off a half are halves."""
+    """Shares that miss a half by a thousandth count as halves."""
     fabric = clos(leaves=2, spines=2, nics_per_leaf=2)
     rounded = Rounded(fabric, pair(fabric, 1, 4), np.array([0.4991, 0.5009]))
     assert [*rounded.on_paths(0).values()] == [2, 2]
 
 
 def test_no_shares_at_all_leave_everything() -> None:
-    """A solver that was stopped at once has said nothing."""
+    """Without any shares, as from a solver that was stopped at once, all QPs are left over."""
     fabric = clos(leaves=2, spines=2, nics_per_leaf=2)
     rounded = Rounded(fabric, pair(fabric, 2, 4), np.zeros(2))
     assert rounded.on_paths(0) == {}
@@ -106,7 +106,7 @@ def test_no_shares_at_all_leave_everything() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_qps_are_partitioned(kind: str) -> None:
-    """Any shares, any flows: each QP is on one path or left over, none of them twice."""
+    """With any shares and flows, each QP is on one path or left over, and none is there twice."""
     for seed in range(15):
         rng = Random(seed)
         fabric = damaged(rng, KINDS[kind](rng))
@@ -118,7 +118,7 @@ def test_qps_are_partitioned(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_paths_carry_their_share_rounded_down(kind: str) -> None:
-    """No path gets more than its share, nor a whole QP less, and flows are cut at few places."""
+    """No path gets more than its share or a whole QP less, and flows are cut at few places."""
     for seed in range(15):
         rng = Random(seed)
         fabric = damaged(rng, KINDS[kind](rng))

@@ -1,4 +1,4 @@
-"""Local search: it makes plans better and never worse, and leaves them whole."""
+"""Local search makes plans better, never worse, and loses no QP."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.support.solve_reference import least_over_paths
 
 
 class Trial:
-    """Flows thrown on random candidates, ready to be searched."""
+    """Flows placed on random candidates, and a search over them."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Trial:
         self.search = Search(self.assignment, self.candidates, target, deadline, limits)
 
     def ways(self, row: int) -> list[list[int]]:
-        """Candidates of a flow without padding; none for flows that are cut off."""
+        """The candidates of a flow without padding; none if the flow is cut off."""
         ends = [
             int(self.network.terminal[e[row]]) for e in (self.flows.source, self.flows.destination)
         ]
@@ -70,7 +70,7 @@ class Trial:
         return float(self.assignment.utilization()[self.network.chosen].max(initial=0.0))
 
     def check_whole(self) -> None:
-        """Each flow's QPs are there once, on candidates of it, and loads are their sum."""
+        """Assert that each QP is placed once, on a candidate, and that loads are the sums."""
         assignment = self.assignment
         for row in range(len(self.flows)):
             own = [c for c, flow in enumerate(assignment.flow) if flow == row]
@@ -87,7 +87,7 @@ class Trial:
 @settings(max_examples=examples(2, EACH))
 @given(SEEDS)
 def test_the_worst_is_never_raised(kind: str, seed: int) -> None:
-    """Whatever it starts from, no arc ends up fuller than the fullest was; flows stay whole."""
+    """From any start, no arc ends fuller than the fullest was, and no QP is lost."""
     rng = Random(seed)
     fabric = frayed(rng, KINDS[kind](rng))
     trial = Trial(fabric, any_flows(rng, fabric, examples(8, 14)), rng)
@@ -100,7 +100,7 @@ def test_the_worst_is_never_raised(kind: str, seed: int) -> None:
 @pytest.mark.parametrize("effort", [1, 5, 50])
 @pytest.mark.parametrize("kind", ["two-tiers", "mesh", "regular"])
 def test_a_search_cut_short_is_no_worse_either(kind: str, effort: int) -> None:
-    """Wherever effort runs out, flows are whole and the worst is what it was or less."""
+    """Wherever the effort runs out, the fullest arc is no fuller and no QP is lost."""
     for seed in range(8):
         rng = Random(seed)
         fabric = KINDS[kind](rng)
@@ -115,7 +115,7 @@ def test_a_search_cut_short_is_no_worse_either(kind: str, effort: int) -> None:
 @settings(max_examples=examples(3, EACH))
 @given(SEEDS)
 def test_proven_bounds_as_targets_raise_nothing_above_the_worst(kind: str, seed: int) -> None:
-    """Aiming at bounds that differ from tier to tier, the fullest gets no fuller than it must."""
+    """With a target for each tier, the fullest arc is no fuller than before or than the bound."""
     rng = Random(seed)
     fabric = frayed(rng, KINDS[kind](rng))
     flows = any_flows(rng, fabric, examples(8, 14))
@@ -131,7 +131,7 @@ def test_proven_bounds_as_targets_raise_nothing_above_the_worst(kind: str, seed:
 
 
 def test_what_is_at_its_target_is_left_alone() -> None:
-    """With the worst as the target nothing moves."""
+    """If the worst link is at its target, nothing moves."""
     rng = Random(5)
     fabric = clos(leaves=4, spines=4, nics_per_leaf=4)
     flows = permutations(fabric, rng, 2)

@@ -1,4 +1,4 @@
-"""The slowest flows placed anew: what changing several places at once gains, and costs nobody."""
+"""Moving several flows at once helps the slowest flows and costs no other flow."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.support.solve_flows import any_flows, plain_flows
 
 
 def scattered(rng: Random, fabric: Fabric, flows: Flows) -> Search:
-    """A search over QPs each of which has any of its paths."""
+    """A search over flows whose QPs have random paths."""
     network = Network(fabric)
     assignment = Assignment(network, flows)
     target = LoadTarget(np.full(len(fabric.structure.tiers), 1.0), 1.0)
@@ -44,13 +44,16 @@ def scattered(rng: Random, fabric: Fabric, flows: Flows) -> Search:
 
 
 def qps_of(assignment: Assignment) -> Ints:
-    """How many QPs of each flow have a place."""
+    """The number of placed QPs of each flow, shape (flows,)."""
     held = [assignment.qps(chunk) for chunk in range(len(assignment.flow))]
     return np.bincount(assignment.flow, weights=held, minlength=len(assignment.flows)).astype(int)
 
 
 def raised(rng: Random, fabric: Fabric, flows: Flows) -> tuple[list[list[float]], list[Floats]]:
-    """Sorted values and utilisation before and after; QPs are all there."""
+    """Raise the slowest flows; return sorted values and utilisation, before and after.
+
+    Asserts that no QP is lost.
+    """
     search = scattered(rng, fabric, flows)
     assignment = search.assignment
     qps, used = qps_of(assignment), [assignment.utilization()]
@@ -64,9 +67,9 @@ def raised(rng: Random, fabric: Fabric, flows: Flows) -> tuple[list[list[float]]
 
 @pytest.mark.deep
 def test_several_flows_change_places_at_once() -> None:
-    """Of six NICs on five uplinks every flow has five sixths, in a fabric that is full elsewhere.
+    """Six NICs on five uplinks have five sixths each, in a fabric that is full elsewhere.
 
-    No exchange of two flows leads there, and some hashes are luckier than the best of those.
+    No exchange of two flows leads there, and some hashings are better than the best of those.
     """
     whole = three_tier(zones=2, leaves=3, spines=6, nics_per_leaf=6, cores=6, taper=2.0)
     link = int(np.flatnonzero(between_switches(whole))[7])
@@ -81,7 +84,7 @@ def test_several_flows_change_places_at_once() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_nobody_pays(kind: str) -> None:
-    """Values of all flows, sorted, never fall; no link is fuller for it, unless it had room."""
+    """The sorted values of all flows never fall, and no link is fuller unless it had room."""
     gained = 0
     for seed in range(4):
         rng = Random(f"{kind} {seed}")
@@ -97,7 +100,7 @@ def test_nobody_pays(kind: str) -> None:
 
 
 def test_equal_input_equal_output() -> None:
-    """What the solver does within its effort is the same each time."""
+    """Within its effort, the solver gives the same result each time."""
     found = []
     for _ in range(2):
         rng = Random(5)
@@ -110,7 +113,7 @@ def test_equal_input_equal_output() -> None:
 @pytest.mark.deep
 @pytest.mark.parametrize("seed", range(examples(2, 8)))
 def test_no_hash_of_any_shape_serves_its_slowest_flow_better(seed: int) -> None:
-    """Fabrics, damage and traffic drawn at random, hashed a hundred times with as many QPs."""
+    """On random cases, none of a hundred hashings serves its slowest flow better."""
     case = drawn(seed)
     paths = solve(case.fabric, case.flows).paths
     slowest = float(flow_ratios(case.fabric.structure.capacity, case.flows, paths).min())

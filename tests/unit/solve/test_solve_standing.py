@@ -1,4 +1,4 @@
-"""One plan mended again and again: what it keeps ready stays true to the fabric and flows."""
+"""One repairer over many changes: what it keeps between repairs stays right."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from tests.support.solve_flows import any_flows, flows_of, permutations
 
 
 def check(plan: Plan) -> None:
-    """Whole, verified, and bound by what cuts reckoned from nothing prove.
+    """Assert that a plan is valid, with bounds no lower than those of cuts counted from nothing.
 
-    But for flows that stay on drained links: no bound is about them.
+    If flows stay on drained links, bounds are not compared, because they leave those flows out.
     """
     check_paths(plan)
     check_backups(plan)
@@ -48,7 +48,7 @@ def check(plan: Plan) -> None:
 
 
 def first_of(flows: Flows, count: int) -> Flows:
-    """The first flows, under the same names."""
+    """The first ``count`` flows, under the same names."""
     return flows.take(np.arange(count, dtype=np.int64))
 
 
@@ -59,7 +59,10 @@ def link_of(fabric: Fabric, nic: int) -> int:
 
 
 def test_a_nic_is_cut_off_and_comes_back() -> None:
-    """Its flows alone lose their paths, each told why, and get them again; no other moves."""
+    """When a NIC is cut off, only its flows lose their paths, and get new ones when it is back.
+
+    Each has a reason that names the NIC. No other flow moves.
+    """
     fabric = three_tier(zones=2, leaves=4, spines=4, nics_per_leaf=4, cores=4, taper=2.0)
     flows = permutations(fabric, Random(3), 2, 4)
     repairer = Repairer(solve(fabric, flows))
@@ -82,7 +85,7 @@ def test_a_nic_is_cut_off_and_comes_back() -> None:
 @settings(max_examples=examples(2, EACH))
 @given(SEEDS)
 def test_links_switches_and_flows_come_and_go(kind: str, seed: int) -> None:
-    """Any links and switches change state while more flows arrive, one repairer for all."""
+    """One repairer gives valid plans while any links change state and more flows arrive."""
     rng = Random(seed)
     fabric = KINDS[kind](rng)
     flows = any_flows(rng, fabric, examples(8, 16))
@@ -97,7 +100,7 @@ def test_links_switches_and_flows_come_and_go(kind: str, seed: int) -> None:
 
 
 def test_a_spine_is_lost_and_comes_back() -> None:
-    """All its flows find room on the others, as evenly as cuts allow to within one."""
+    """The flows of a lost spine find room on the others, with no link above 2.0."""
     fabric = clos(leaves=8, spines=8, nics_per_leaf=8)
     flows = permutations(fabric, Random(1), 1)
     repairer = Repairer(solve(fabric, flows))
@@ -108,7 +111,7 @@ def test_a_spine_is_lost_and_comes_back() -> None:
 
 
 def test_few_others_move_where_every_link_is_full() -> None:
-    """Two permutations of a 1:1 zone in QPs: a lost link moves its flows and one in twenty more."""
+    """In a full 1:1 zone, a lost link moves its own flows and at most one in twenty more."""
     fabric = clos(leaves=8, spines=8, nics_per_leaf=8)
     flows = permutations(fabric, Random(1), 2, 4)
     plan = solve(fabric, flows)
@@ -127,7 +130,7 @@ def test_few_others_move_where_every_link_is_full() -> None:
 
 
 def test_many_flows_arrive_where_links_are_lost() -> None:
-    """A job of all NICs comes on top of another, and others stay, whatever is down."""
+    """When a job of all NICs comes on top of another, few old flows move, even after losses."""
     fabric = clos(leaves=8, spines=8, nics_per_leaf=8)
     both = permutations(fabric, Random(2), 2)
     old = first_of(both, len(both) // 2)
@@ -159,7 +162,7 @@ def test_phases_of_a_job_that_arrives_take_turns() -> None:
 
 
 def test_planes_after_a_change_are_those_made_anew() -> None:
-    """Slots are filled by the same cables, whatever happened in which order."""
+    """Planes updated after changes of links have the same cables as planes made anew."""
     rng = Random(7)
     fabric = three_tier(zones=2, leaves=4, spines=4, nics_per_leaf=8, cores=4, taper=2.0)
     planes = Planes(Network(fabric))
@@ -181,7 +184,7 @@ def test_planes_after_a_change_are_those_made_anew() -> None:
 
 
 def any_paths(rng: Random, flows: Ints) -> tuple[Paths, Paths]:
-    """Up to three paths of each flow and their backups, of any arcs."""
+    """Draw up to three paths of each flow and their backups, of any arcs."""
     rows = [(flow, qp) for flow in flows.tolist() for qp in range(rng.randrange(4))]
     flow, qp = np.array(rows, dtype=np.int64).reshape(-1, 2).T
     both = []
@@ -200,7 +203,7 @@ def told(paths: Paths) -> list[tuple[int, int, list[int]]]:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_paths_of_some_flows_are_replaced(seed: int) -> None:
-    """The others stay, flows stay in order, and backups remain parallel."""
+    """Replacing the paths of some flows keeps the others and the order; backups stay parallel."""
     rng = Random(seed)
     every = np.arange(rng.randrange(12), dtype=np.int64)
     before = any_paths(rng, every)

@@ -1,4 +1,4 @@
-"""Exact-match tables: no plan needs more entries than a switch holds, and it says what it cost."""
+"""No plan needs more entries than a switch holds, and notes tell what that cost."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ from tests.support.solve_reference import is_joined
 
 
 def patient(looks: int) -> Options:
-    """No limit that time could reach, but planning that never ends runs out of clock."""
+    """Options with a clock that fails after ``looks`` readings, so that no planning is endless."""
     return Options(time_limit_seconds=1e9, clock=partial(next, iter(range(looks))))
 
 
 def zone(table_size: int) -> Fabric:
-    """Two leaves of four NICs, two spines."""
+    """Two leaves of four NICs and two spines, with tables of this size."""
     return clos(leaves=2, spines=2, nics_per_leaf=4, table_size=table_size)
 
 
 def across(count: int, qps: int = 1, gbps: float = 400.0) -> list[Row]:
-    """Flows from NICs of the first leaf to those of the second, a job each."""
+    """``count`` flows from NICs of the first leaf to those of the second, each its own job."""
     return [(f"l0-h0-n{i}", f"l1-h0-n{i}", gbps, qps, f"j{i}", "") for i in range(count)]
 
 
 def check(plan: Plan) -> None:
-    """Whole, within every table, and flows are given up for tables or cuts alone."""
+    """Assert that a plan is valid and fits all tables, and lacks flows only for tables or cuts."""
     check_paths(plan)
     check_certificate(plan)
     verify_plan(plan)
@@ -66,7 +66,10 @@ def test_without_tables_there_is_nothing_to_say() -> None:
 
 
 def test_no_table_at_all_leaves_everything_to_the_underlay() -> None:
-    """Size 0: flows that have a choice are given up with the switch named; neighbours are not."""
+    """With tables of size 0, flows with a choice are given up; flows within a leaf are not.
+
+    Each reason names the switch.
+    """
     fabric = zone(0)
     local: Row = ("l0-h0-n0", "l0-h0-n1", 400.0, 1, "j", "")
     plan = solve(fabric, flows_of(fabric, *across(2), local))
@@ -77,7 +80,10 @@ def test_no_table_at_all_leaves_everything_to_the_underlay() -> None:
 
 
 def test_splits_are_given_up_before_flows() -> None:
-    """Three flows of four QPs on two uplinks want one split; with three entries none is."""
+    """Splits are given up before flows.
+
+    Three flows of four QPs on two uplinks need one split, and three entries allow none.
+    """
     roomy, tight = zone(32), zone(3)
     free, bound = (solve(f, flows_of(f, *across(3, qps=4))) for f in (roomy, tight))
     check(free)
@@ -91,7 +97,7 @@ def test_splits_are_given_up_before_flows() -> None:
 
 
 def test_the_least_important_flow_goes_first() -> None:
-    """Room for two of three flows: the one of least priority is left to the underlay."""
+    """With room for two of three flows, the one of least priority is left to the underlay."""
     fabric = zone(2)
     for least in range(3):
         flows = flows_of(fabric, *across(3))
@@ -103,7 +109,7 @@ def test_the_least_important_flow_goes_first() -> None:
 
 
 def test_of_equal_priority_the_fewest_bytes_go_first() -> None:
-    """Room for two of three flows: a large one is never left out for a small one, nor rate."""
+    """Of equal priority, the flow with the fewest bytes is given up first, whatever its rate."""
     fabric = zone(2)
     for least in range(3):
         flows = flows_of(fabric, *across(3))
@@ -120,7 +126,7 @@ def test_of_equal_priority_the_fewest_bytes_go_first() -> None:
 
 
 def test_a_tiny_collective_takes_no_entry_from_a_large_one() -> None:
-    """Of two jobs, or of two groups of one job; however important the job of the tiny one is."""
+    """A tiny collective takes no entry from a large one, in one job or two, at any priority."""
     fabric = clos(leaves=4, spines=2, nics_per_leaf=2, nics_per_host=2, table_size=4)
     hosts = tuple(fabric.structure.nics_of_host)
     tiny = Collective(Operation.ALL_TO_ALL, Group.DP, 1024)
@@ -159,7 +165,7 @@ def test_flows_of_one_pair_share_an_entry() -> None:
 @pytest.mark.deep
 @pytest.mark.parametrize("kind", ["mesh", "homed-twice"])
 def test_a_choice_on_the_way_down_needs_entries_too(kind: str) -> None:
-    """Cores that meet every spine, spines that meet both leaves of a NIC: size 0 bars them."""
+    """Plans avoid top switches with tables of size 0 that have a choice on the way down."""
     for seed in fresh_seeds(2, EACH):
         rng = Random(seed)
         fabric = KINDS[kind](rng)

@@ -1,4 +1,4 @@
-"""Flows without a path: the reason names the links of the empty cut, and no others."""
+"""The reason why a flow has no path names the links of the empty cut, and no others."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def named(fabric: Fabric, source: str, destination: str) -> set[str]:
 
 
 def states(fabric: Fabric, *changes: tuple[str, str, State]) -> Fabric:
-    """The fabric with all links between pairs of nodes in another state."""
+    """The fabric with all links between the given pairs of nodes in other states."""
     rows = {row: state for a, b, state in changes for row in fabric.find_links(a, b)}
     return fabric.with_links(rows)
 
@@ -32,7 +32,7 @@ def test_a_nic_without_its_uplink() -> None:
 
 
 def test_a_leaf_without_uplinks() -> None:
-    """All uplinks are named, each with its own state."""
+    """All uplinks of the leaf are named, each with its own state."""
     fabric = clos(leaves=2, spines=2, nics_per_leaf=2)
     fabric = states(fabric, ("l0", "s0", State.DOWN), ("l0", "s1", State.DRAINED))
     assert named(fabric, "l0-h0-n0", "l1-h0-n0") == {"l0,s0 is down", "l0,s1 is drained"}
@@ -47,7 +47,7 @@ def test_parallel_links_are_told_apart() -> None:
 
 
 def test_dead_links_elsewhere_are_not_named() -> None:
-    """What does not border on the part that is cut off has nothing to do with it."""
+    """Links that do not border on the part that is cut off are not named."""
     fabric = clos(leaves=3, spines=2, nics_per_leaf=1)
     fabric = states(
         fabric, ("l0", "s0", State.DOWN), ("l0", "s1", State.DOWN), ("l2", "s1", State.DOWN)
@@ -56,21 +56,21 @@ def test_dead_links_elsewhere_are_not_named() -> None:
 
 
 def test_dead_links_to_other_nics_are_not_named() -> None:
-    """A neighbour's dead NIC link could not lead any further."""
+    """The dead link of another NIC is not named, since it leads no further."""
     fabric = clos(leaves=2, spines=1, nics_per_leaf=2)
     fabric = states(fabric, ("l0", "s0", State.DOWN), ("l0-h0-n1", "l0", State.DOWN))
     assert named(fabric, "l0-h0-n0", "l1-h0-n0") == {"l0,s0 is down"}
 
 
 def test_a_switch_that_is_down_takes_its_links_with_it() -> None:
-    """The only spine is down: so is every link to it."""
+    """If the only spine is down, every link to it counts as down."""
     fabric = clos(leaves=2, spines=1, nics_per_leaf=1)
     fabric = fabric.with_nodes({fabric.structure.index["s0"]: State.DOWN})
     assert named(fabric, "l0-h0-n0", "l1-h0-n0") == {"l0,s0 is down"}
 
 
 def test_a_zone_cut_off_is_told_by_its_core_links() -> None:
-    """Leaves and spines of a zone still talk among themselves; the links above are named."""
+    """If a zone is cut off, its links to cores are named, and flows inside still have paths."""
     fabric = three_tier(zones=2, leaves=2, spines=2, nics_per_leaf=1, cores=2, taper=2.0)
     fabric = states(fabric, ("z0-s0", "c0", State.DOWN), ("z0-s1", "c1", State.DRAINED))
     assert named(fabric, "z0-l0-h0-n0", "z1-l0-h0-n0") == {
@@ -82,7 +82,7 @@ def test_a_zone_cut_off_is_told_by_its_core_links() -> None:
 
 
 def test_a_plain_switch_cut_off() -> None:
-    """In a graph without tiers, likewise."""
+    """In a graph without tiers, all links of a switch that is cut off are named."""
     fabric = random_regular(switches=6, degree=3, nics_per_switch=1, seed=3)
     structure = fabric.structure
     ids, links = structure.nodes.ids, structure.links
@@ -93,7 +93,7 @@ def test_a_plain_switch_cut_off() -> None:
 
 
 def test_many_links_are_counted() -> None:
-    """A reason stays readable: some links are named, of the rest it says how many."""
+    """A reason names some of many links and says how many more there are."""
     fabric = clos(leaves=2, spines=40, nics_per_leaf=1)
     fabric = fabric.with_nodes({fabric.structure.index[f"s{i:02d}"]: State.DOWN for i in range(40)})
     plan = solve(fabric, flows_of(fabric, ("l0-h0-n0", "l1-h0-n0", 1.0, 1, "j", "")))
@@ -103,7 +103,7 @@ def test_many_links_are_counted() -> None:
 
 
 def test_others_are_routed_all_the_same() -> None:
-    """One flow without a path keeps no other from its own, nor counts in the bound."""
+    """A flow without a path keeps no other from its own, and does not count in the bound."""
     fabric = clos(leaves=3, spines=2, nics_per_leaf=1)
     fabric = states(fabric, ("l0", "s0", State.DOWN), ("l0", "s1", State.DOWN))
     ends = [("l0-h0-n0", "l1-h0-n0"), ("l1-h0-n0", "l2-h0-n0")]

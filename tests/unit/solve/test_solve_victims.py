@@ -1,4 +1,4 @@
-"""Plans keep flows of other jobs off the way to an incast, where that costs nothing."""
+"""Plans keep flows of other jobs off links that an incast holds up, if that costs nothing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.depth import fresh_seeds
 
 
 def flows_of(fabric: Fabric, ends: list[tuple[int, int, int]], gbps: float, qps: int = 1) -> Flows:
-    """Flows from NIC to NIC by number, each of a job by number."""
+    """Flows given as source NIC, destination NIC and job, each by number."""
     nics = fabric.rows_of_kind(NodeKind.NIC)
     some = flows_between(fabric, "permutation", seed=1, gbps=gbps, qps=qps)
     some = some.take(np.zeros(len(ends), dtype=np.int64))
@@ -37,13 +37,13 @@ def flows_of(fabric: Fabric, ends: list[tuple[int, int, int]], gbps: float, qps:
 
 
 def unaware(fabric: Fabric, flows: Flows) -> Plan:
-    """The plan of the same flows if all are of one job, where nobody holds up another."""
+    """The plan made as if all flows were of one job, so that none holds up another job."""
     alike = replace(flows, job=np.zeros_like(flows.job), job_names=("all",))
     return replace(solve(fabric, alike), flows=flows)
 
 
 def test_alike_flows_change_places() -> None:
-    """Four of each job over two spines: one carries the incast, the other who would pass by."""
+    """One spine carries the four flows of the incast, and the other those that would pass by."""
     fabric = clos(leaves=2, spines=2, nics_per_leaf=8, uplink_gbps=1600.0)
     ends = [(row, 8 + row * (row % 2), row % 2) for row in (0, 1, 3, 2, 4, 5, 7, 6)]
     flows = flows_of(fabric, ends, gbps=400.0)
@@ -55,7 +55,7 @@ def test_alike_flows_change_places() -> None:
 
 
 def drawn(seed: int) -> tuple[Fabric, Flows]:
-    """An incast of one job beside rings of two others over the rest of the NICs."""
+    """Draw an incast of one job beside rings of two others over the rest of the NICs."""
     random = Random(seed)
     if random.random() < 2 / 3:
         shape = random.choice([3, 4, 8]), random.choice([2, 4, 8])
@@ -75,7 +75,7 @@ def drawn(seed: int) -> tuple[Fabric, Flows]:
 
 @pytest.mark.deep
 def test_nobody_pays_for_it() -> None:
-    """Fewer victims or as many; no tier gets a fuller link, and no flow becomes slower."""
+    """There are no more victims than in an unaware plan, no fuller tiers and no slower flows."""
     before = after = 0
     for seed in fresh_seeds(12):
         fabric, flows = drawn(seed)
@@ -93,14 +93,14 @@ def test_nobody_pays_for_it() -> None:
 
 
 def test_who_shares_its_own_nic_with_an_incast_stays() -> None:
-    """A NIC sends to an incast and, for another job, to its neighbour: no other path helps."""
+    """A flow whose own NIC also sends to an incast stays exposed, since no other path helps."""
     fabric = clos(leaves=2, spines=2, nics_per_leaf=4)
     flows = flows_of(fabric, [(0, 4, 0), (1, 4, 0), (2, 4, 0), (0, 3, 1)], gbps=150.0)
     assert exposed_flows(solve(fabric, flows)).tolist() == [3]
 
 
 def test_nobody_has_a_choice_beneath_one_leaf() -> None:
-    """An incast and who passes by it, all beneath one leaf: a plan, and the victim is named."""
+    """If an incast and its victim are on one leaf there is no choice, and the victim is named."""
     fabric = clos(leaves=2, spines=2, nics_per_leaf=5)
     flows = flows_of(fabric, [(0, 4, 0), (1, 4, 0), (2, 4, 0), (0, 3, 1)], gbps=150.0)
     assert exposed_flows(solve(fabric, flows)).tolist() == [3]

@@ -1,4 +1,4 @@
-"""Ways over a higher tier: taken where a damaged zone leaves its leaves too little else."""
+"""Paths over a higher tier are used if a damaged zone leaves its leaves too few others."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.solve_flows import Row, flows_of, nic_ids
 
 
 def split_zone() -> Fabric:
-    """Two meshed zones; in the first, half of the leaves share one spine with the other half."""
+    """Two meshed zones; in the first, half of the leaves share only one spine with the others."""
     fabric = three_tier(zones=2, leaves=8, spines=8, nics_per_leaf=8, cores=8, wiring="mesh")
     leaves = fabric.rows_of_kind(NodeKind.LEAF)[:8].tolist()
     spines = fabric.rows_of_kind(NodeKind.SPINE)[:8].tolist()
@@ -37,14 +37,14 @@ def split_zone() -> Fabric:
 
 
 def permutation_of_first_zone(fabric: Fabric) -> list[Row]:
-    """Each NIC of the first zone to another of it, at line rate in four QPs."""
+    """A permutation of the first zone's NICs, at line rate in four QPs."""
     nics = [nic for nic in nic_ids(fabric) if nic.startswith("z0")]
     to = Random(1).sample(nics, len(nics))
     return [(a, b, 400.0, 4, "job", "") for a, b in zip(nics, to, strict=True) if a != b]
 
 
 def test_a_torn_zone_uses_its_cores() -> None:
-    """Half the flows would have to share one spine, eight to a link; over cores two suffice."""
+    """Over the one common spine, links would carry eight flows each; over cores, two suffice."""
     fabric = split_zone()
     plan = solve(fabric, flows_of(fabric, *permutation_of_first_zone(fabric)))
     verify_plan(plan)
@@ -54,7 +54,7 @@ def test_a_torn_zone_uses_its_cores() -> None:
 
 
 def test_leaves_that_share_one_spine_use_a_third_leaf() -> None:
-    """Of four flows on the link to the only spine in common, two cross a leaf with all spines."""
+    """Of four flows between leaves with one common spine, two take a detour over a third leaf."""
     whole = clos(leaves=3, spines=4, nics_per_leaf=4)
     lost = {"l0,s0", "l0,s1", "l1,s2"}
     rows = [row for row in range(whole.link_count) if whole.link_name(row) in lost]
@@ -68,14 +68,14 @@ def test_leaves_that_share_one_spine_use_a_third_leaf() -> None:
 
 
 def test_a_whole_zone_leaves_its_cores_alone() -> None:
-    """Where the spines are enough, no flow within a zone climbs higher."""
+    """If the spines are enough, no flow within a zone goes up to the cores."""
     fabric = three_tier(zones=2, leaves=8, spines=8, nics_per_leaf=8, cores=8, wiring="mesh")
     plan = solve(fabric, flows_of(fabric, *permutation_of_first_zone(fabric)))
     assert {t.tier: t.max_utilization for t in plan.certificate.tiers}["spine-core"] == 0
 
 
 def test_ways_over_every_apex_climb_and_then_fall() -> None:
-    """All ways up to a spine and down, and up to a core and down by another spine."""
+    """All paths over a spine, and all over a core and down by another spine, are found."""
     fabric = three_tier(zones=2, leaves=3, spines=3, nics_per_leaf=1, cores=2, wiring="mesh")
     network = Network(fabric)
     candidates = Candidates(network, limit=128)
@@ -89,7 +89,7 @@ def test_ways_over_every_apex_climb_and_then_fall() -> None:
 
 
 def test_candidates_take_on_each_path_once() -> None:
-    """What is known already is no news; what is not stands behind what was."""
+    """``add`` puts new paths behind the known ones, and returns whether there were any."""
     fabric = three_tier(zones=2, leaves=2, spines=2, nics_per_leaf=1, cores=2, wiring="mesh")
     candidates = Candidates(Network(fabric), limit=128)
     first, second = fabric.rows_of_kind(NodeKind.LEAF)[:2].tolist()
@@ -103,7 +103,7 @@ def test_candidates_take_on_each_path_once() -> None:
 
 
 def _large_problem() -> attempt.PlanningProblem:
-    """A permutation on a graph of 100 switches without tiers."""
+    """The planning problem of a permutation on a graph of 100 switches without tiers."""
     fabric = random_regular(switches=100, degree=8, nics_per_switch=5, seed=1)
     flows = permutations(fabric, 1, 1, 8)
     network = Network(fabric)
@@ -117,7 +117,7 @@ def _large_problem() -> attempt.PlanningProblem:
 def test_no_longer_ways_are_looked_for_where_there_are_too_many_paths(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A problem of too many paths for the integer programme stays as it is, at once."""
+    """A problem with too many paths for the integer programme is left as it is, at once."""
     problem = _large_problem()
     rows = np.arange(len(problem.flows))
     assignment = Assignment(problem.network, problem.flows)
@@ -136,7 +136,7 @@ def test_no_longer_ways_are_looked_for_where_there_are_too_many_paths(
 def test_shares_are_of_the_paths_they_were_found_for(
     monkeypatch: pytest.MonkeyPatch, times: int
 ) -> None:
-    """However often more paths are looked for, each path has its share, as even as it was said."""
+    """However often more paths are added, each has its share, and shares add up to 1."""
     monkeypatch.setattr(attempt, "MOST_WIDENINGS", times)
     commodities, relaxation = attempt.relaxed(_large_problem())
     assert len(relaxation.shares) == commodities.path_count

@@ -1,4 +1,4 @@
-"""Flows between zones: every leaf and every zone has its colours evenly, at once."""
+"""Colours of flows between zones are even at every leaf and every zone at once."""
 
 from __future__ import annotations
 
@@ -38,13 +38,16 @@ def spread_within(vertex: Ints, colour: Ints, colours: int) -> int:
 
 
 def check_leaves(edges: Edges, up: Ints, down: Ints, colours: int) -> None:
-    """Each leaf has its colours evenly, both ways."""
+    """Assert that each leaf has its colours evenly, up and down."""
     assert spread_within(edges.left, up, colours) <= 1
     assert spread_within(edges.right, down, colours) <= 1
 
 
 def check_zones(edges: Edges, up: Ints, down: Ints, colours: int, links: int = 1) -> None:
-    """No link out of or into a zone, so many a colour, is over what the fullest zone needs."""
+    """Assert that no zone's links of one colour carry more than the fullest zone needs.
+
+    Each colour has ``links`` links out of a zone and as many into it.
+    """
     cross = edges.cross
     zones = (edges.zone_left[cross], edges.zone_right[cross])
     fullest = max(int(np.bincount(zone).max()) for zone in zones)
@@ -57,7 +60,7 @@ def check_zones(edges: Edges, up: Ints, down: Ints, colours: int, links: int = 1
 @pytest.mark.parametrize("sets", [1, 2, 3])
 @pytest.mark.parametrize("links", [2, LEAVES])
 def test_planes_get_their_shares_of_what_leaves_a_zone(colours: int, sets: int, links: int) -> None:
-    """As many planes as NICs a leaf: no leaf has an uplink to spare, no zone a plane too full."""
+    """With as many planes as NICs on a leaf, leaves are even and no plane of a zone is too full."""
     for seed in range(5):
         edges = permuted(seed, zones=3, nics=colours, sets=sets)
         up, down = colour_zones(edges, np.arange(colours), links)
@@ -68,7 +71,10 @@ def test_planes_get_their_shares_of_what_leaves_a_zone(colours: int, sets: int, 
 
 @pytest.mark.parametrize("colours", [3, 4, 8])
 def test_a_mesh_is_even_for_leaves_and_zones_always(colours: int) -> None:
-    """Where any spine reaches any other, each zone is coloured by itself, and exactly."""
+    """In a mesh, leaves and zones are always exactly even.
+
+    Any spine reaches any other, so each zone is coloured by itself.
+    """
     for seed in range(20):
         edges = permuted(seed, zones=2, nics=colours, sets=1 + seed % 3)
         up, down = colour_zones(edges, np.zeros(colours, dtype=np.int64), links=1)
@@ -79,7 +85,7 @@ def test_a_mesh_is_even_for_leaves_and_zones_always(colours: int) -> None:
 
 
 def test_planes_of_several_spines_are_kept_to() -> None:
-    """A flow between zones rises and falls in one plane, not always by the same spine of it."""
+    """A flow between zones goes up and down in one plane, not always over the same spine of it."""
     group = np.array([0, 1, 0, 1, 2, 2])
     edges = permuted(1, zones=3, nics=6, sets=2)
     up, down = colour_zones(edges, group, links=1)
@@ -90,7 +96,7 @@ def test_planes_of_several_spines_are_kept_to() -> None:
 
 
 def test_exchanges_leave_leaves_alone_even_from_the_worst_start() -> None:
-    """All that leaves a zone in one colour, as far as leaves allow: evened out, no leaf harmed."""
+    """Exchanges even out zones and keep leaves even, although all flows start in one colour."""
     left = np.repeat(np.arange(8), 2)
     zone = left // 4
     right = np.where(np.arange(16) % 2 == 0, left, (left + 4) % 8)
@@ -119,7 +125,7 @@ def tight() -> Fabric:
 @pytest.mark.parametrize("build", [odd_planes, meshed, tight])
 @pytest.mark.parametrize("qps", [1, 4])
 def test_healthy_zones_are_at_the_bound(build: Callable[[], Fabric], qps: int) -> None:
-    """One to five permutations: the worst link is what cuts prove, in every tier over 1."""
+    """With one to five permutations, the worst link, and each tier above 1, is at its bound."""
     fabric = build()
     for sets in range(1, 6):
         flows = permutations(fabric, seed=1, sets=sets, qps=qps)

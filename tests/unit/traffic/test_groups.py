@@ -1,3 +1,5 @@
+"""Degrees of parallelism, and the groups of ranks that follow from them."""
+
 from __future__ import annotations
 
 import pytest
@@ -12,7 +14,7 @@ def _job(hosts: int, gpus: int, **degrees: int) -> Job:
 
 
 def test_dp_takes_the_rest() -> None:
-    """128 ranks at TP 2 and PP 8 leave 8 replicas; everything else is 1."""
+    """128 ranks at TP 2 and PP 8 leave DP 8; all other degrees are 1."""
     found = resolve_parallelism(_job(16, 8, tp=2, pp=8))
     assert found == Parallelism(tp=2, pp=8, dp=8, cp=1, ep=1)
 
@@ -45,7 +47,7 @@ def test_nothing_given_is_all_dp() -> None:
     ],
 )
 def test_what_does_not_multiply_is_refused(wanted: Job, told: str) -> None:
-    """The error names the job, the numbers and what would fit."""
+    """Degrees that do not fit are refused; the error names the job, numbers and what would fit."""
     with pytest.raises(InputError) as caught:
         resolve_parallelism(wanted)
     assert str(caught.value).startswith("job 'j': ")
@@ -53,7 +55,7 @@ def test_what_does_not_multiply_is_refused(wanted: Job, told: str) -> None:
 
 
 def test_order_of_the_axes() -> None:
-    """Innermost is tp, then cp, dp, pp; each group is a line of the box (2, 2, 2, 2)."""
+    """The axes are tp, cp, dp and pp, innermost first; a group is a line along its axis."""
     p = Parallelism(tp=2, cp=2, dp=2, pp=2, ep=4)
     assert rank_groups(p, Group.TP)[:2].tolist() == [[0, 1], [2, 3]]
     assert rank_groups(p, Group.CP)[:2].tolist() == [[0, 2], [1, 3]]

@@ -1,3 +1,5 @@
+"""The flows of jobs: their pairs, rates and phases, and jobs that are refused."""
+
 from __future__ import annotations
 
 import tracemalloc
@@ -38,7 +40,7 @@ def _phase_of(flows: Flows, name: str) -> list[str]:
 
 
 def test_implied_traffic_of_a_plain_job() -> None:
-    """TP inside hosts makes no flow; dp 2 is a ring of two hosts on every rail, at line rate."""
+    """TP inside hosts makes no flow; DP 2 is a ring of two hosts on every NIC, at line rate."""
     flows = flows_of_job(_job(2, 4, tp=2, pp=1), clos(2, 4))
     assert flows.phase_names == ("dp",)
     assert sorted(flows.ids) == sorted(
@@ -48,19 +50,19 @@ def test_implied_traffic_of_a_plain_job() -> None:
 
 
 def test_implied_traffic_of_every_degree() -> None:
-    """Each kind with several members is a phase, in the order tp, pp, dp, cp, ep."""
+    """Each kind of group with several members is a phase, in the order tp, pp, dp, cp, ep."""
     flows = flows_of_job(_job(16, 1, tp=2, cp=2, dp=2, pp=2, ep=2), clos(16, 1))
     assert flows.phase_names == ("tp", "pp", "dp", "cp", "ep")
     assert _phase_of(flows, "tp")[:2] == ["j/tp/h0-0->h1-0", "j/tp/h1-0->h0-0"]
 
 
 def test_one_rank_has_no_traffic() -> None:
-    """A job of one GPU is a job, only a quiet one."""
+    """A job of one GPU is valid and has no flows."""
     assert len(flows_of_job(_job(1, 1), clos(2, 1))) == 0
 
 
 def test_pipeline_directions_share_one_phase() -> None:
-    """A middle stage sends two ways and hears from two: 200 of 400 Gbit/s each."""
+    """A middle stage sends two ways, so every flow of the pipeline gets 200 of 400 Gbit/s."""
     flows = flows_of_job(_job(4, 1, pp=4), clos(4, 1))
     assert flows.phase_names == ("pp",)
     assert len(flows) == 6
@@ -68,7 +70,7 @@ def test_pipeline_directions_share_one_phase() -> None:
 
 
 def test_rate_is_the_lesser_share_of_both_ends() -> None:
-    """A 100 Gbit/s NIC in a ring with 400s holds both its neighbours to 100."""
+    """A 100 Gbit/s NIC in a ring of 400s holds its flows in both directions to 100."""
     fabric = star({"h0": [400.0], "h1": [100.0], "h2": [400.0]})
     flows = flows_of_job(_job(3, 1), fabric)
     assert dict(zip(flows.ids, flows.gbps.tolist(), strict=True)) == {
@@ -79,7 +81,7 @@ def test_rate_is_the_lesser_share_of_both_ends() -> None:
 
 
 def test_gpus_share_the_nics_there_are() -> None:
-    """Four GPUs on two NICs: GPU 0 and 2 have NIC 0, and their equal flows are one."""
+    """Four GPUs on two NICs: GPUs 0 and 2 share NIC 0, and their equal flows are merged."""
     flows = flows_of_job(_job(2, 4), clos(2, 2))
     assert sorted(flows.ids) == [
         "j/dp/h0-0->h1-0",
@@ -91,7 +93,7 @@ def test_gpus_share_the_nics_there_are() -> None:
 
 
 def test_nic_of_two_ports_gives_one_port_to_one_qp() -> None:
-    """A QP takes one path; with two QPs the flow can have both ports' 800 Gbit/s."""
+    """A flow of one QP gets one port's 400 Gbit/s; with two QPs it gets both ports' 800."""
     nodes = [{"id": f"h{h}-0", "kind": "nic", "host": f"h{h}"} for h in range(2)]
     nodes += [{"id": f"leaf{s}", "kind": "leaf"} for s in range(2)]
     edges = [
@@ -113,7 +115,7 @@ def test_job_columns_reach_the_flows() -> None:
 
 
 def test_all_to_all_goes_by_pxn_where_there_are_rails() -> None:
-    """On rails every flow stays on its rail; told otherwise, or without rails, it does not."""
+    """With PXN on rails every flow stays on its rail; without PXN or rails it need not."""
     rails, plain = clos(2, 4, rails=True), clos(2, 4)
     wanted = _job(2, 4, ALL_TO_ALL)
     assert len(flows_of_job(wanted, rails)) == 8
@@ -157,14 +159,14 @@ def test_same_input_gives_the_same_ids() -> None:
     ],
 )
 def test_what_cannot_run_is_refused(wanted: Job, told: str) -> None:
-    """One line names the job, the record, and what would cure it."""
+    """A job that cannot run is refused in one line with job, record and cure."""
     with pytest.raises(InputError) as caught:
         flows_of_job(wanted, clos(4, 1))
     assert told in str(caught.value)
 
 
 def test_host_without_nic_is_told_apart_from_an_unknown_one() -> None:
-    """A name that only switches carry is known, but no job can run there."""
+    """A host that only switches name is known, but refused because it has no NIC."""
     nodes = [
         {"id": "n0", "kind": "nic", "host": "h0"},
         {"id": "n1", "kind": "nic", "host": "h1"},
@@ -177,7 +179,7 @@ def test_host_without_nic_is_told_apart_from_an_unknown_one() -> None:
 
 
 def test_jobs_side_by_side() -> None:
-    """Two jobs on hosts of their own: their flows in order, phases shared by name."""
+    """Flows of two jobs on separate hosts come in order, with phases shared by name."""
     one = _job(2, 1)
     two = replace(one, name="k", hosts=("h2", "h3"))
     flows = flows_of_jobs([one, two], clos(4, 1))
@@ -188,7 +190,7 @@ def test_jobs_side_by_side() -> None:
 
 
 def test_two_jobs_on_a_host_and_other_faults_are_told_together() -> None:
-    """Every fault of every job is in one error, the source is what the caller says."""
+    """Every fault of every job is in one error, whose source is the ``origin`` given."""
     one = _job(2, 1)
     jobs = [one, replace(one, name="k", hosts=("h1", "h9")), replace(one, hosts=("h2", "h3"))]
     with pytest.raises(InputError) as caught:
@@ -201,9 +203,9 @@ def test_two_jobs_on_a_host_and_other_faults_are_told_together() -> None:
 
 
 def test_a_job_costs_what_the_job_has() -> None:
-    """On a fabric forty times as large the same job asks for no more memory to be expanded.
+    """Making a job's flows takes no more memory on a fabric forty times as large.
 
-    What is derived of the fabric once, for all jobs, is derived before.
+    What is derived once from the fabric, for all jobs, is not counted.
     """
     job = replace(_job(2, 4), parallelism=Parallelism(tp=2, pp=2, dp=2))
     most = {}
@@ -221,7 +223,7 @@ def test_a_job_costs_what_the_job_has() -> None:
 @settings(max_examples=examples(20))
 @pytest.mark.deep
 def test_ranks_follow_the_numbers_of_nics(seed: int) -> None:
-    """However NICs are named and listed, rank r of a ring talks from NIC number r of its host."""
+    """However NICs are named and listed, rank r of a host uses its NIC number r."""
     random = Random(seed)
     gpus, prefix = random.randint(1, 24), random.choice(["mlx5_", "n", "eth1-", "h9n", ""])
     hosts = [f"h{n}" for n in random.sample(range(200), random.randint(2, 12))]

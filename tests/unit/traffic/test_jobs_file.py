@@ -1,3 +1,5 @@
+"""Reading jobs files, and refusing faulty ones in one line."""
+
 from __future__ import annotations
 
 import gzip
@@ -50,7 +52,7 @@ def _written(tmp_path: Path, text: str) -> Path:
 
 
 def _laughs(one: str, next_: str) -> str:
-    """Nine lines, each of nine aliases to the line before: a billion once written out."""
+    """Nine lines, each with nine aliases of the line before: a billion values written out."""
     lines = [f"- &a {one}"]
     for before, name in pairwise("abcdefghi"):
         lines.append(f"- &{name} {next_.format(','.join([f'*{before}'] * 9))}")
@@ -62,7 +64,7 @@ MERGES = _laughs("{k: 1, l: 2}", "{{<<: [{}], j: 1}}")
 
 
 def test_every_field(tmp_path: Path) -> None:
-    """What the file says is in the jobs, hosts written out, what it leaves out is default."""
+    """Every field is read, host ranges are written out, and missing fields get defaults."""
     assert load_jobs(_written(tmp_path, FULL)) == (
         Job(
             "train",
@@ -82,7 +84,7 @@ def test_every_field(tmp_path: Path) -> None:
 
 
 def test_parts_of_hosts(tmp_path: Path) -> None:
-    """GPUs of the job count for each of its hosts, those of an entry for the hosts of the entry."""
+    """A job's GPUs count for each of its hosts, those of an entry for the hosts of that entry."""
     one, two, three = load_jobs(
         _written(
             tmp_path,
@@ -99,21 +101,21 @@ def test_parts_of_hosts(tmp_path: Path) -> None:
 
 
 def test_packed_file(tmp_path: Path) -> None:
-    """The same through gzip."""
+    """A gzip file is read like a plain one."""
     path = tmp_path / "jobs.yaml.gz"
     path.write_bytes(gzip.compress(FULL.encode()))
     assert [job.name for job in load_jobs(path)] == ["train", "serve"]
 
 
 def test_anchors_and_merges(tmp_path: Path) -> None:
-    """Jobs may share what they have in common, and change some of it."""
+    """Jobs may share fields by YAML anchors and merges, and override some."""
     text = "- &a {job: a, hosts: [h0], gpus_per_host: 8, qps: 2}\n"
     one, two = load_jobs(_written(tmp_path, text + "- {<<: *a, job: b, hosts: [h1]}\n"))
     assert (one.name, one.qps, two.name, two.qps, two.hosts) == ("a", 2, "b", 2, ("h1",))
 
 
 def test_trace_fills_in_what_the_file_leaves_out(tmp_path: Path) -> None:
-    """Degrees are the trace's, the file's own count more, dp takes the rest."""
+    """Degrees come from the trace unless the file has its own, and ``dp`` takes the rest."""
     (tmp_path / "t.csv").write_text(TRACE)
     (job,) = load_jobs(_written(tmp_path, ONE + "  trace: t.csv\n"))
     assert job.parallelism == Parallelism(tp=4, pp=2)
@@ -220,7 +222,7 @@ def test_trace_fills_in_what_the_file_leaves_out(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_no_list_of_jobs_is_refused(tmp_path: Path, text: str, told: str) -> None:
-    """One line with file, job or line, reason and cure; no other exception gets out."""
+    """A faulty file is refused in one line with file, place and cure; nothing else is raised."""
     path = _written(tmp_path, text)
     with pytest.raises(InputError) as caught:
         load_jobs(path)
@@ -232,14 +234,14 @@ def test_what_is_no_list_of_jobs_is_refused(tmp_path: Path, text: str, told: str
 def test_a_list_of_endless_length_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Reading stops at the limit, here at a lower one, and the line where it is passed is told."""
+    """Reading stops at a limit, lowered here, and the line where it is passed is told."""
     monkeypatch.setattr("heddle_controller.model.files.yaml_text.MAX_EVENTS", 10_000)
     with pytest.raises(InputError, match="line 9999: more than 10,000 records and values"):
         load_jobs(_written(tmp_path, "- a\n" * 11_000))
 
 
 def test_trace_and_collectives_are_one_too_many(tmp_path: Path) -> None:
-    """Which of the two would count is nobody's guess."""
+    """A job with both a trace and collectives is refused, since it is unclear which would count."""
     (tmp_path / "t.csv").write_text(TRACE)
     extra = "  trace: t.csv\n  collectives: [{operation: all_reduce, group: dp, bytes: 1}]\n"
     with pytest.raises(InputError, match="has both trace and collectives; keep one of them"):
@@ -247,7 +249,7 @@ def test_trace_and_collectives_are_one_too_many(tmp_path: Path) -> None:
 
 
 def test_every_faulty_job_is_told(tmp_path: Path) -> None:
-    """The error counts them all; the first stands in its line."""
+    """The error has every fault; its line names the first and counts the others."""
     with pytest.raises(InputError, match="and 2 more") as caught:
         load_jobs(_written(tmp_path, "- {job: a}\n- {job: b, hosts: [x]}\n"))
     assert [problem.record for problem in caught.value.problems] == [
@@ -258,7 +260,7 @@ def test_every_faulty_job_is_told(tmp_path: Path) -> None:
 
 
 def test_empty_and_missing_files(tmp_path: Path) -> None:
-    """Said plainly."""
+    """Empty and missing files are refused with plain messages."""
     with pytest.raises(InputError, match="the file is empty"):
         load_jobs(_written(tmp_path, ""))
     with pytest.raises(InputError, match="cannot be read: No such file"):
@@ -266,7 +268,7 @@ def test_empty_and_missing_files(tmp_path: Path) -> None:
 
 
 def test_garbage_is_refused_whatever_its_size(tmp_path: Path) -> None:
-    """100 MB on disk, 100 MB once unpacked, or a little of it: one clear line each."""
+    """Garbage is refused in one clear line: 100 MB on disk, 100 MB once unpacked, or a little."""
     path = tmp_path / "jobs.yaml"
     path.write_bytes(os.urandom(1 << 16))
     with pytest.raises(InputError, match="not YAML text"):

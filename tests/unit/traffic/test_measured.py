@@ -1,4 +1,4 @@
-"""What NCCL Inspector measured of a job, beside what the job tells."""
+"""Traffic that NCCL Inspector measured, compared with what the job states."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ nccl_collective_exec_time_microseconds{version="v5.1",slurm_job_id="7",node="n1"
 comm_name="DP Group 0",n_nodes="2",nranks="4",collective="AllReduce",message_size="4-5GB",\
 algo_proto="Ring_ll"} 9498.47
 """
-"""As NVIDIA's page shows it, but for the nodes."""
+"""As on NVIDIA's page, except for the nodes."""
 
 
 def with_bytes(told: tuple[Collective, ...], *sizes: int) -> tuple[Collective, ...]:
-    """The same, moving so much."""
+    """The same collectives with other bytes."""
     return tuple(replace(one, bytes=size) for one, size in zip(told, sizes, strict=True))
 
 
 def ranged(seed: int) -> tuple[Job, tuple[Collective, ...], tuple[Collective, ...]]:
-    """A job whose groups differ in ranks or hosts, what it tells, and what it moves."""
+    """A job whose groups differ in ranks or hosts, what it states, and what it moves."""
     chance = random.Random(seed)
     tp, pp, dp = chance.choice([(2, 2, 3), (2, 3, 4), (4, 2, 4), (1, 2, 3), (4, 3, 8)])
     shape = Parallelism(tp=tp, pp=pp, dp=dp)
@@ -59,13 +59,13 @@ def ranged(seed: int) -> tuple[Job, tuple[Collective, ...], tuple[Collective, ..
 
 @pytest.mark.deep
 def test_what_a_run_moved_is_found_to_the_byte(tmp_path: Path) -> None:
-    """Drawn jobs, operations and sizes, each version, plain calls or many buckets an iteration."""
+    """Measured bytes are exact for drawn jobs, every version, and calls in one piece or buckets."""
     for seed in fresh_seeds(12):
         check_run(tmp_path / str(seed), seed)
 
 
 def check_run(folder: Path, seed: int) -> None:
-    """One drawn case."""
+    """Check one drawn case."""
     folder.mkdir()
     job, _, moved = ranged(seed)
     chance = random.Random(seed)
@@ -79,7 +79,7 @@ def check_run(folder: Path, seed: int) -> None:
 
 
 def test_text_for_prometheus_tells_sizes_by_bandwidth_and_time(tmp_path: Path) -> None:
-    """4 GiB, from a bus bandwidth of 678 GB/s for 9.5 ms; the bus is as fast as it says."""
+    """Bytes follow from bus bandwidth and time: 4 GiB from 678 GB/s over 9.5 ms."""
     (tmp_path / "a.prom.gz").write_bytes(gzip.compress(PROM.encode()))
     told = (Collective(Operation.ALL_REDUCE, Group.DP, MIB),)
     job = Job("j", ("h0", "h1"), 2, Parallelism(dp=4), told)
@@ -90,7 +90,10 @@ def test_text_for_prometheus_tells_sizes_by_bandwidth_and_time(tmp_path: Path) -
 
 
 def test_buckets_of_several_sizes_need_the_number_of_iterations(tmp_path: Path) -> None:
-    """Two collectives that nobody can tell apart by their calls: each has its part of the sum."""
+    """Two collectives of the same kind share the measured sum by what the job states.
+
+    Without the number of iterations, the comparison is refused.
+    """
     told = with_bytes((TOLD[0], TOLD[0]), 30 * MIB, 10 * MIB)
     job = replace(JOB, collectives=told)
     moved = with_bytes(told, 60 * MIB, 20 * MIB)
@@ -102,7 +105,7 @@ def test_buckets_of_several_sizes_need_the_number_of_iterations(tmp_path: Path) 
 
 
 def test_groups_that_look_alike_are_told_apart_by_whoever_knows(tmp_path: Path) -> None:
-    """Dp and cp of two ranks on two hosts each: an error that says how, and then is heeded."""
+    """Dp and cp groups that look alike are refused until the caller says which is which."""
     told = with_bytes((TOLD[0], replace(TOLD[0], group=Group.CP)), 30 * MIB, 10 * MIB)
     job = Job("j", ("h0", "h1", "h2", "h3"), 1, Parallelism(dp=2, cp=2), told)
     write_run(tmp_path, run_of(job, told), "v4.2")
@@ -114,7 +117,10 @@ def test_groups_that_look_alike_are_told_apart_by_whoever_knows(tmp_path: Path) 
 
 
 def test_a_communicator_that_is_none_of_the_jobs_is_an_error(tmp_path: Path) -> None:
-    """Unless it is on one host, or left out in so many words; nothing that fits is no answer."""
+    """A communicator that fits no group is an error, unless it is left out or on one host.
+
+    If no call fits any collective of the job, that is an error too.
+    """
     job = replace(JOB, collectives=TOLD)
     write_run(tmp_path, run_of(job, TOLD), "v4.3")
     world = Job("w", JOB.hosts, 2, Parallelism(dp=8))
@@ -132,7 +138,7 @@ def test_a_communicator_that_is_none_of_the_jobs_is_an_error(tmp_path: Path) -> 
 
 
 def record(**changes: Any) -> dict[str, Any]:
-    """A good record of v4.2 with some of it changed, by path: header__rank=3."""
+    """A good record of v4.2 with some fields changed, by path: ``header__rank=3``."""
     good: dict[str, Any] = {
         "header": {"id": "0x1", "rank": 0, "n_ranks": 2, "nnodes": 2},
         "metadata": metadata("v4.2"),
@@ -161,7 +167,7 @@ PAYLOAD = {"coll_perf": record()["coll_perf"]}
 
 
 def lines(*records: dict[str, Any]) -> str:
-    """As JSON lines."""
+    """Records as JSON lines."""
     return "".join(json.dumps(one) + "\n" for one in records)
 
 
@@ -206,7 +212,7 @@ def lines(*records: dict[str, Any]) -> str:
 def test_what_cannot_be_read_is_refused_by_file_and_line(
     tmp_path: Path, text: str, why: str
 ) -> None:
-    """The exact reason, whatever else the files hold."""
+    """A faulty file is refused by name with the exact reason, whatever else is there."""
     (tmp_path / "a.log").write_text(lines(record()))
     (tmp_path / "b.log").write_text(text)
     with pytest.raises(InputError) as refused:

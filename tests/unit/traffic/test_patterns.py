@@ -1,3 +1,5 @@
+"""Which ranks send to which, for each pattern of a collective."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -15,7 +17,7 @@ def _pairs(hops: RankPairs) -> set[tuple[int, int]]:
 
 
 def _even(gpus: int) -> Ints:
-    """Host of each of 32 ranks, so many to each."""
+    """The host of each of 32 ranks, with ``gpus`` ranks on each host."""
     return np.arange(32) // gpus
 
 
@@ -51,7 +53,7 @@ def test_groups_of_different_spread_are_kept_apart() -> None:
 
 
 def test_group_inside_a_host_makes_no_hop() -> None:
-    """NVLink carries it, whatever the pattern."""
+    """A group inside one host makes no hop in any pattern, since NVLink carries it."""
     inside = _groups([0, 1, 2, 3])
     for pattern in (
         patterns.ring,
@@ -87,7 +89,7 @@ def test_interleaved_stages_close_the_circle() -> None:
 
 
 def test_pairwise_is_everybody_to_everybody_on_other_hosts() -> None:
-    """Four members on two hosts: each has two partners across."""
+    """Every member has as partners all members on other hosts."""
     found = _pairs(patterns.pairwise(_groups([0, 1, 2, 3]), Layout(_even(2))))
     assert found == {(a, b) for a in range(4) for b in range(4) if a // 2 != b // 2}
 
@@ -106,7 +108,7 @@ def test_pxn_sends_from_the_destinations_rail() -> None:
 
 
 def test_pxn_leaves_alone_what_it_cannot_help() -> None:
-    """No NIC of the host is on the destination's rail, or the destination has none."""
+    """PXN changes nothing if no NIC of the host is on the destination's rail, or if it has none."""
     rail = np.array([0, 1, 2, -1])
     source, destination = patterns.pairwise(_groups([0, 3], [1, 2]), Layout(_even(2), rail))
     assert set(zip(source.tolist(), destination.tolist(), strict=True)) == {
@@ -119,7 +121,7 @@ def test_pxn_leaves_alone_what_it_cannot_help() -> None:
 
 @pytest.mark.parametrize("members", [2, 3, 4, 5, 8, 13, 64])
 def test_double_tree_reaches_all_and_shares_the_work(members: int) -> None:
-    """Each tree joins all to 0, two children each at most; none but 0 has children in both."""
+    """Each tree joins all to 0 with at most two children; only 0 has children in both."""
     parent, child = double_tree(members)
     inner = []
     for tree in (slice(0, members - 1), slice(members - 1, None)):
@@ -137,7 +139,7 @@ def test_double_tree_reaches_all_and_shares_the_work(members: int) -> None:
 
 
 def test_tree_all_reduce_goes_both_ways() -> None:
-    """Sums go up the trees and come down again at the same time."""
+    """A tree all-reduce sends up and down every edge of the trees."""
     found = _pairs(patterns.tree_down(_groups([0, 1, 2, 3]), Layout(_even(1))))
     both = set(
         zip(*map(list, patterns.tree_both(_groups([0, 1, 2, 3]), Layout(_even(1)))), strict=True)

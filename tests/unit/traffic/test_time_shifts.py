@@ -1,4 +1,4 @@
-"""Turns in time: bursts on a circle, by hand, and promises of what is drawn."""
+"""Turns in time: bursts computed by hand, and properties of random cases."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ FINE = 200
 
 
 def _cycle(job: str, seconds: float, sends: float, links: Floats | None = None) -> Cycle:
-    """Computes, and then fills links for such a part of its iteration."""
+    """A cycle that computes and then fills links for a share ``sends`` of its iteration."""
     burst = (np.arange(FINE) >= FINE * (1 - sends)).astype(np.float64)
     return Cycle(job, seconds, np.outer(np.ones(1) if links is None else links, burst))
 
 
 def test_two_halves_take_turns() -> None:
-    """Each sends while the other computes, at a pace little above the iteration."""
+    """Two jobs take turns at a pace little above their iteration."""
     turns = turns_of([_cycle("a", 2.0, 0.45), _cycle("b", 2.0, 0.45)])
     one, other = turns["a"], turns["b"]
     assert one.pace_seconds == other.pace_seconds == pytest.approx(2 * (1 + TURN_SLACK))
@@ -35,7 +35,7 @@ def test_two_halves_take_turns() -> None:
 
 
 def test_one_iteration_of_one_beside_two_of_another() -> None:
-    """The pace of the longer is twice that of the shorter, so that shifts last."""
+    """A job of twice the iteration gets twice the pace, so that shifts stay valid."""
     turns = turns_of([_cycle("a", 1.0, 0.5), _cycle("b", 2.0, 0.2)])
     assert turns["b"].pace_seconds == pytest.approx(2 * turns["a"].pace_seconds)
 
@@ -44,13 +44,13 @@ def test_one_iteration_of_one_beside_two_of_another() -> None:
     "links", [(np.array([1.0, 0.0]), np.array([0.0, 1.0])), (np.full(2, 0.5), np.full(2, 0.5))]
 )
 def test_no_turns_where_no_link_is_too_full(links: tuple[Floats, Floats]) -> None:
-    """Jobs of different links, or of links that carry both."""
+    """Jobs on different links, or on links that carry both, get no turns."""
     cycles = [_cycle(name, 1.0, 0.5, own) for name, own in zip("ab", links, strict=True)]
     assert turns_of(cycles) == {}
 
 
 def test_worthless_turns_are_not_given() -> None:
-    """Bursts that seldom meet, bursts that always meet, and nobody at all."""
+    """No turns are given for bursts that seldom or always meet, for one job, or for none."""
     assert turns_of([_cycle("a", 1.0, 0.1), _cycle("b", 1.0, 0.1)]) == {}
     assert turns_of([_cycle("a", 1.0, 1.0), _cycle("b", 1.0, 1.0)]) == {}
     assert turns_of([_cycle("a", 1.0, 0.5)]) == {}
@@ -58,14 +58,14 @@ def test_worthless_turns_are_not_given() -> None:
 
 
 def test_a_job_that_is_hardly_held_up_is_not_made_to_wait() -> None:
-    """Turns are a gain for two that share alike, and a loss for one with eight times the QPs."""
+    """Turns help two equal jobs; they would harm one of two that has eight times the QPs."""
     alike = [_cycle("a", 1.0, 0.52), _cycle("b", 1.0, 0.52)]
     assert set(turns_of(alike)) == {"a", "b"}
     assert turns_of([alike[0], replace(alike[1], qps=8.0)]) == {}
 
 
 def test_a_job_that_meets_two_others_keeps_both_turns() -> None:
-    """Of three in a row, the outer ones send at once while the one in the middle computes."""
+    """Of three jobs in a row, the outer two send while the one in the middle computes."""
     rows = np.array([[1.0, 0.0], [1.0, 1.0], [0.0, 1.0]])
     cycles = [_cycle(name, 1.0, 0.45, row) for name, row in zip("abc", rows, strict=True)]
     turns = turns_of(cycles)
@@ -76,7 +76,7 @@ def test_a_job_that_meets_two_others_keeps_both_turns() -> None:
 
 
 def test_what_a_job_that_went_leaves() -> None:
-    """Turns are of the jobs told now: one that is alone again has none."""
+    """Turns are for the current jobs only: a job that is alone again has none."""
     cycles = [_cycle(name, 1.0, 0.45) for name in "ab"]
     assert set(turns_of(cycles)) == {"a", "b"}
     assert turns_of(cycles[1:]) == {}
@@ -95,7 +95,7 @@ def test_what_a_job_that_went_leaves() -> None:
     ],
 )
 def test_bad_iterations_are_refused(cycles: list[Cycle], reason: str) -> None:
-    """With the job and the cure."""
+    """Bad iterations are refused with the reason."""
     with pytest.raises(InputError, match=reason):
         turns_of(cycles)
 
@@ -103,7 +103,7 @@ def test_bad_iterations_are_refused(cycles: list[Cycle], reason: str) -> None:
 @settings(max_examples=examples(10))
 @given(st.integers(0, 2**32 - 1))
 def test_drawn_turns_fit(seed: int) -> None:
-    """A pace has room for its iteration, links for all that is sent, and shifts lie within it."""
+    """Each pace has room for its iteration and each link for its load; shifts are within paces."""
     random = np.random.default_rng(seed)
     count = int(random.integers(2, 5))
     names = [str(number) for number in range(count)]

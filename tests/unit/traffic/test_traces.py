@@ -1,3 +1,5 @@
+"""Reading traces of AICB and SimAI as parallelism and collectives of a job."""
+
 from __future__ import annotations
 
 import gzip
@@ -23,7 +25,7 @@ def _written(path: Path, *lines: str) -> Path:
 
 
 def test_sums_by_operation_and_group(tmp_path: Path) -> None:
-    """Set-up and control messages go; an all-gather puts in one part of what comes out."""
+    """Sums leave out set-up and control messages; a rank of an all-gather puts in one part only."""
     path = _written(
         tmp_path / "t.csv",
         "[rank0 ~ rank15]",
@@ -46,7 +48,7 @@ def test_sums_by_operation_and_group(tmp_path: Path) -> None:
 
 
 def test_bytes_are_of_one_iteration_and_the_busiest_stage(tmp_path: Path) -> None:
-    """Two iterations are halved; of two stages the one that sends more counts."""
+    """Bytes are those of one iteration and of the stage that sends most."""
     send = f"CommType.isend,CommGroup.pp_group,1,{4 * MIB},forward_step"
     receive = f"CommType.irecv,CommGroup.pp_group,1,{4 * MIB},forward_step"
     end = "CommType.epoch_end,None,None,0,"
@@ -64,7 +66,7 @@ def test_bytes_are_of_one_iteration_and_the_busiest_stage(tmp_path: Path) -> Non
 
 
 def test_workload_of_simai(tmp_path: Path) -> None:
-    """Plain is tp in the first two passes and dp in the third; the pipeline is in line 1."""
+    """Plain collectives are tp in the first two passes and dp in the third; line 1 gives pp."""
     path = _written(
         tmp_path / "w.txt",
         "HYBRID model_parallel_NPU_group: 2 ep: 2 pp: 4 vpp: 8 ga: 3 all_gpus: 64 "
@@ -104,7 +106,7 @@ def test_workload_of_simai(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_no_trace_is_refused(tmp_path: Path, lines: list[str], told: str) -> None:
-    """The error names file, line and cure."""
+    """A file that is no trace is refused with file, line and cure."""
     path = _written(tmp_path / "t.csv", *lines)
     with pytest.raises(InputError) as caught:
         load_trace(path)
@@ -113,7 +115,7 @@ def test_what_is_no_trace_is_refused(tmp_path: Path, lines: list[str], told: str
 
 
 def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
-    """A picture is no trace, packed or not."""
+    """A packed file that is not text is refused."""
     path = tmp_path / "t.csv.gz"
     path.write_bytes(gzip.compress(b"\xff\xd8\xff" * 1000))
     with pytest.raises(InputError, match="line 1: not UTF-8 text"):
@@ -123,10 +125,10 @@ def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
 def test_llama65b_on_128_gpus() -> None:
     """TP 2, PP 8, DP 8 on 16 hosts: 224 pp flows of 200 Gbit/s and 128 dp flows of 400.
 
-    TP stays inside hosts. A stage is two hosts, so dp is a ring of two on each of 8
-    NICs, at line rate. 7 borders of 16 ranks, both ways, are the pp flows; middle stages
-    talk two ways, which halves the line. The trace only sets dp up (8 to 64 bytes), so
-    dp's bytes are the nominal ones.
+    TP stays inside hosts. A stage is two hosts, so dp is a ring of two hosts on each of 8 NICs, at
+    line rate. The pp flows cross 7 borders of 16 ranks in both directions; middle stages send two
+    ways, which halves the rate. The trace only sets dp up (8 to 64 bytes), so dp's bytes are the
+    nominal ones.
     """
     trace = load_trace(shared_data("aicb_llama65b_tp2_pp8.csv.gz"))
     assert trace.parallelism == Parallelism(tp=2, pp=8, dp=8)
@@ -146,7 +148,7 @@ def test_llama65b_on_128_gpus() -> None:
 
 
 def test_llama65b_under_zero3() -> None:
-    """Everything is dp over 128 ranks; the broadcast of the weights is set-up and left out."""
+    """All traffic is dp over 128 ranks; the broadcast of the weights is set-up and left out."""
     trace = load_trace(shared_data("aicb_llama65b_zero3.csv"))
     assert trace.parallelism == Parallelism(dp=128, pp=1)
     assert [(c.operation, c.group) for c in trace.collectives] == [
@@ -156,7 +158,7 @@ def test_llama65b_under_zero3() -> None:
 
 
 def test_gpt13b_with_sequence_parallel() -> None:
-    """TP 8 within hosts; dp scatters 6.4 GB of gradients and gathers half of that."""
+    """TP 8 stays within hosts; dp scatters 6.4 GB of gradients and gathers half of that."""
     trace = load_trace(shared_data("aicb_gpt13b_tp8_pp1.csv"))
     assert trace.parallelism == Parallelism(tp=8, dp=16, pp=1)
     assert Collective(Operation.REDUCE_SCATTER, Group.DP, 6_422_958_080) in trace.collectives
@@ -165,9 +167,9 @@ def test_gpt13b_with_sequence_parallel() -> None:
 
 
 def test_moe_on_9216_gpus() -> None:
-    """Experts of 16 are on 4 hosts: each has 12 partners across, a twelfth of the line each.
+    """Expert groups of 16 are on 4 hosts: each rank has 12 partners at a twelfth of the line.
 
-    The pipeline hands 50 MB of each of 24 micro-batches on and back.
+    The pipeline passes on 50 MB for each of 24 micro-batches, in both directions.
     """
     trace = load_trace(shared_data("simai_workload_9216gpu.txt"))
     assert trace.parallelism == Parallelism(tp=2, pp=12, dp=384, ep=16)

@@ -1,4 +1,4 @@
-"""What of a job runs at once, what takes turns, and what each may ask of its NICs."""
+"""Which collectives of a job overlap or take turns, and what each may ask of its NICs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _phase(flows: Flows, name: str) -> Flows:
 
 
 def test_operations_of_a_group_take_turns_at_full_rate() -> None:
-    """A ring and an all-to-all over dp: each has the whole line of its NICs, as if alone."""
+    """A ring and an all-to-all over dp take turns, each with the whole line of its NICs."""
     fabric = clos(8, 2, spines=2)
     flows = flows_of_job(_job(8, 2, RING, EXCHANGE), fabric)
     assert flows.phase_names == ("dp-pairwise", "dp-ring")
@@ -50,7 +50,7 @@ def test_operations_of_a_group_take_turns_at_full_rate() -> None:
 
 
 def test_the_certificate_holds_for_each_operation_alone() -> None:
-    """Where the plan says 1.0, neither the ring nor the all-to-all puts more on any link."""
+    """If the certificate says 1.0, no phase by itself puts more on any link."""
     fabric = clos(8, 2, spines=2)
     flows = flows_of_job(replace(_job(8, 2, RING, EXCHANGE), qps=4), fabric)
     plan = solve(fabric, flows)
@@ -63,7 +63,7 @@ def test_the_certificate_holds_for_each_operation_alone() -> None:
 
 
 def test_operations_that_send_the_same_way_are_one_phase() -> None:
-    """A reduce-scatter and an all-gather on the same rings: no more flows than one of them has."""
+    """A reduce-scatter and an all-gather on the same rings have the flows of one of them."""
     gather = Collective(Operation.ALL_GATHER, Group.DP, GIB // 4)
     scatter = Collective(Operation.REDUCE_SCATTER, Group.DP, GIB)
     flows = flows_of_job(_job(4, 2, gather, scatter), clos(4, 2))
@@ -76,21 +76,21 @@ def test_operations_that_send_the_same_way_are_one_phase() -> None:
 
 @pytest.mark.parametrize("marked", [(True, True), (True, False), (False, True)])
 def test_operations_that_overlap_share_the_nics_by_bytes(marked: tuple[bool, bool]) -> None:
-    """One phase; a NIC's line is divided by what each flow has to send."""
+    """Overlapping operations are one phase, and a NIC's line is divided by their bytes."""
     both = [replace(o, overlap=m) for o, m in zip((RING, EXCHANGE), marked, strict=True)]
     flows = flows_of_job(_job(4, 1, *both), clos(4, 1))
     assert flows.phase_names == ("dp",)
     assert len(flows) == 12
     sent = np.bincount(flows.source, flows.gbps)
     assert sent[sent > 0] == pytest.approx(400.0)
-    # Of 1 GiB over four: a ring's hop carries 1.5 GiB, an all-to-all's a quarter.
+    # Of 1 GiB over four ranks: a ring's hop carries 1.5 GiB, an all-to-all's a quarter.
     hop = flows.ids.index("j/dp/h0-0->h1-0"), flows.ids.index("j/dp/h0-0->h2-0")
     assert flows.bytes[list(hop)] == pytest.approx([1.75 * GIB, 0.25 * GIB])
     assert flows.gbps[hop[0]] == pytest.approx(7 * flows.gbps[hop[1]])
 
 
 def test_other_groups_take_turns_whatever_one_says() -> None:
-    """Overlap is said of a group; a pipeline beside it stays a phase of its own, at full rate."""
+    """Overlap counts within its group; a pipeline beside it stays a phase at full rate."""
     stages = Collective(Operation.SEND_RECV, Group.PP, GIB)
     wanted = [replace(RING, overlap=True), EXCHANGE, stages]
     job = replace(_job(8, 1, *wanted), parallelism=Parallelism(pp=2, dp=4))
@@ -100,7 +100,7 @@ def test_other_groups_take_turns_whatever_one_says() -> None:
 
 
 def test_what_is_tiny_asks_for_less() -> None:
-    """Below 64 KiB at a time rate and weight go with bytes; from there on nothing changes."""
+    """Below 64 KiB at a time, rate and weight fall with bytes; above, they do not change."""
     fabric = clos(4, 1)
     for size, part in ((SMALL_BYTES, 1.0), (1 << 40, 1.0), (1024, 1 / 64), (1, 1 / 65536)):
         job = replace(_job(4, 1, replace(RING, bytes=size)), priority=2.0)
@@ -111,7 +111,7 @@ def test_what_is_tiny_asks_for_less() -> None:
 
 
 def test_many_small_collectives_cost_no_more_than_one() -> None:
-    """The same thing said a hundred thousand times is one collective of so many bytes."""
+    """A collective that is given a hundred thousand times is one collective of all their bytes."""
     phases = phases_of([RING, EXCHANGE] * 50_000)
     assert {name: [c.bytes for c in own] for name, own in phases.items()} == {
         "dp-pairwise": [50_000 * GIB],
@@ -120,7 +120,7 @@ def test_many_small_collectives_cost_no_more_than_one() -> None:
 
 
 def _drawn(random: Random) -> Job:
-    """Whole hosts, any collectives that they can run."""
+    """Draw a job on whole hosts with any collectives that it can run."""
     parallelism = Parallelism(
         tp=random.choice([1, 2]),
         cp=random.choice([1, 2]),
@@ -142,7 +142,7 @@ def _drawn(random: Random) -> Job:
 
 @pytest.mark.deep
 def test_each_phase_is_planned_as_if_it_were_alone() -> None:
-    """A phase has the flows and rates of a job that runs nothing else; the order never matters."""
+    """A phase has the flows and rates of a job that runs only that; order does not matter."""
     for seed in fresh_seeds(30):
         random = Random(seed)
         job = _drawn(random)

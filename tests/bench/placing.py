@@ -191,7 +191,7 @@ def run(seed: int, draws: int, few: int) -> Found:
     ask = PlacementAsk(state.job, state.free, 5)
     found = asyncio.run(recommend(planner, state.intent, ask, state.standing))
     ours = found.placements[0].job.hosts
-    around = Surroundings(state.fabric, state.standing.loads)
+    around = Surroundings.of_plan(state.fabric, state.standing)
     flows = flows_of_job(state.job, state.fabric)
     estimator = Estimator(around, flows, state.job.hosts)
     sets = [tuple(sorted(draw.sample(state.free, count))) for _ in range(draws)]
@@ -236,7 +236,7 @@ def renamed(state: State, draw: random.Random) -> State:
 
 def _unbeaten(state: State, hosts: tuple[str, ...]) -> bool:
     """Whether cuts prove that no order of these hosts is faster than the given one."""
-    around = Surroundings(state.fabric, state.standing.loads)
+    around = Surroundings.of_plan(state.fabric, state.standing)
     flows = flows_of_job(replace(state.job, hosts=hosts), state.fabric)
     seconds = Estimator(around, flows, hosts).of(hosts).seconds
     return seconds <= least_seconds(flows, hosts, around) * (1 + ROUNDED)

@@ -15,7 +15,7 @@ from heapq import heapify, heapreplace
 
 import numpy as np
 
-from heddle_controller.model.arrays import Bools, Floats, Ints
+from heddle_controller.model.arrays import Bools, Ints
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.job import Job
@@ -47,17 +47,16 @@ class _Block:
     """How much a further host may raise it: line rate of its NICs over capacity of its leaves."""
 
 
-def choose(ask: PlacementAsk, fabric: Fabric, loads: Floats, flows_of_job: FlowsOfJob) -> Choices:
-    """Return sets of hosts for a job, given what a fabric already carries.
+def choose(ask: PlacementAsk, around: Surroundings, flows_of_job: FlowsOfJob) -> Choices:
+    """Return sets of hosts for a job, given what others send.
 
     Args:
         ask: The job, and where it may run.
-        fabric: The fabric with its states. Hosts with a NIC that no link leads to are not taken.
-        loads: Gbit/s of other jobs on each arc, shape (arcs,).
+        around: The fabric with its states, and the flows of others. Hosts with a NIC that no link
+            leads to are not taken.
         flows_of_job: ``traffic.jobs.flows_of_job``.
     """
-    around = Surroundings(fabric, loads)
-    count = len(ask.job.hosts)
+    fabric, count = around.fabric, len(ask.job.hosts)
     held = ask.on(ask.hosts).held
     nics = nics_of(held, fabric)
     usable = _whole(ask.hosts, nics, _attached(fabric))

@@ -17,6 +17,7 @@ from heddle_controller.model.arrays import NONE, Floats, Ints
 from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.graphs import joined_parts
+from heddle_controller.model.plan import Plan, phased_loads
 from heddle_controller.place.order import Hosts
 
 
@@ -41,7 +42,7 @@ class _Border:
     capacity: Floats
     """Gbit/s of the links outwards and inwards, shape (2, parts)."""
     load: Floats
-    """Gbit/s on these links, shape (2, parts)."""
+    """Gbit/s that others have to send out of and into each part at once, shape (2, parts)."""
 
     def used(self) -> Floats:
         """Return the utilisation outwards and inwards, shape (2, parts)."""
@@ -68,18 +69,30 @@ class _RankFlows:
 
 
 class Surroundings:
-    """A fabric and what it already carries, as far as it matters to a new job."""
+    """A fabric and what others send through it, as far as it matters to a new job."""
 
-    def __init__(self, fabric: Fabric, loads: Floats) -> None:
-        """Take a fabric and the Gbit/s on each arc, shape (arcs,)."""
+    def __init__(self, fabric: Fabric, flows: Flows, rows: Ints | None = None) -> None:
+        """Take a fabric and the flows of others; ``rows`` are those that send, None for all."""
         self.fabric = fabric
         structure = fabric.structure
-        self._loads = loads
+        some = slice(None) if rows is None else rows
+        self._ends = flows.source[some], flows.destination[some]
+        self._gbps, self._job, self._phase = flows.gbps[some], flows.job[some], flows.phase[some]
         self.zone = zone_of_nodes(fabric)
         is_nic = structure.nodes.kind == NodeKind.NIC
         self._inner = np.flatnonzero(
             fabric.plannable & ~is_nic[structure.tail] & ~is_nic[structure.head]
         )
+
+    @classmethod
+    def of_plan(cls, fabric: Fabric, plan: Plan, without: str = "") -> Surroundings:
+        """Take the flows that have a path in a plan, leaving out those of one job."""
+        flows = plan.flows
+        sends = np.ones(len(flows), dtype=np.bool_)
+        sends[list(plan.unrouted)] = False
+        if without in flows.job_names:
+            sends &= flows.job != flows.job_names.index(without)
+        return cls(fabric, flows, np.flatnonzero(sends))
 
     @cached_property
     def leaves(self) -> _Border:
@@ -104,11 +117,15 @@ class Surroundings:
         count = int(part.max(initial=NONE)) + 1
         capacity, load = np.zeros((2, count)), np.zeros((2, count))
         ends = part[structure.tail[inner]], part[structure.head[inner]]
-        apart = ends[0] != ends[1]
         for way, end in enumerate(ends):
-            rows = apart & (end != NONE)
-            for total, of_arc in ((capacity, structure.capacity), (load, self._loads)):
-                total[way] = np.bincount(end[rows], of_arc[inner[rows]], minlength=count)
+            rows = (ends[0] != ends[1]) & (end != NONE)
+            capacity[way] = np.bincount(end[rows], structure.capacity[inner[rows]], minlength=count)
+        # Not the loads of links: these add up different phases of a job, each at its worst link.
+        flow_ends = part[self._ends[0]], part[self._ends[1]]
+        for way, end in enumerate(flow_ends):
+            rows = (flow_ends[0] != flow_ends[1]) & (end != NONE)
+            columns = (self._gbps[rows], self._job[rows], self._phase[rows])
+            load[way] = phased_loads(count, end[rows], *columns)
         return _Border(part, capacity, load)
 
 

@@ -26,11 +26,10 @@ from typing import Any
 import numpy as np
 
 from heddle_controller.model import graphs
-from heddle_controller.model.arrays import Floats
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.job import Iteration, Job
-from heddle_controller.model.plan import Certificate, Objective, Plan, Turn, arc_loads, utilization
+from heddle_controller.model.plan import Certificate, Objective, Plan, Turn, utilization
 from heddle_controller.model.program import Entries
 from heddle_controller.place.ask import EQUAL, Choices, PlacementAsk, Score
 from heddle_controller.place.choose import choose
@@ -222,8 +221,9 @@ class PlanningCore:
 
     def choose(self, intent: Intent, ask: PlacementAsk, standing: Plan | None) -> Choices:
         """Implement ``Planner.choose``."""
-        loads = _loads_without(self._standing(intent, standing), ask.job.name)
-        return choose(ask, intent.fabric, loads, self._engine.flows_of_job)
+        before = self._standing(intent, standing)
+        around = Surroundings.of_plan(intent.fabric, before, without=ask.job.name)
+        return choose(ask, around, self._engine.flows_of_job)
 
     def try_job(
         self,
@@ -256,7 +256,7 @@ class PlanningCore:
         if repair is not None:  # otherwise the plan was made anew and is the settled one
             around = beside.around
             if job.name in before.flows.job_names:
-                around = Surroundings(intent.fabric, _loads_without(before, job.name))
+                around = Surroundings.of_plan(intent.fabric, before, without=job.name)
             least = min(least, Estimator(around, own, job.hosts).of(job.hosts).seconds)
         anew = repair is None
         return replace(trial, score=replace(trial.score, least_seconds=least, settled=anew))
@@ -281,7 +281,7 @@ class PlanningCore:
         one = self._fabrics.setdefault(intent.name, _FabricPlans())
         known = one.beside
         if known is None or known.plan is not before or known.fabric is not intent.fabric:
-            around = Surroundings(intent.fabric, before.loads)
+            around = Surroundings.of_plan(intent.fabric, before)
             known = one.beside = _Beside(before, intent.fabric, scores(before), around)
         return known
 
@@ -312,16 +312,6 @@ def _with_job(intent: Intent, job: Job) -> Intent:
     record = JobRecord(job, etag, intent.change_time, JobFacts(etag, JobState.ACCEPTED))
     jobs = {record.job.name: record for record in intent.jobs} | {job.name: record}
     return replace(intent, jobs=tuple(jobs[name] for name in sorted(jobs)))
-
-
-def _loads_without(plan: Plan, job: str) -> Floats:
-    """Return the Gbit/s on each arc of a plan without the flows of one job, shape (arcs,)."""
-    flows = plan.flows
-    if job not in flows.job_names:
-        return plan.loads
-    kept = flows.job != flows.job_names.index(job)
-    paths = plan.paths.take(np.flatnonzero(kept[plan.paths.flow]))
-    return arc_loads(len(plan.loads), flows, paths)
 
 
 def _trial(name: str, after: Plan, beside: _Beside) -> Trial:

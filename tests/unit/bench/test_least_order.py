@@ -6,15 +6,16 @@ import random
 from dataclasses import replace
 from itertools import permutations
 
-import numpy as np
 import pytest
 
 from heddle_controller.model.fabric import Fabric
+from heddle_controller.model.flows import Flows
 from heddle_controller.model.job import Job, Parallelism
 from heddle_controller.place.estimate import Estimator, Surroundings
 from heddle_controller.traffic.jobs import flows_of_job
 from heddle_emulator.topology import clos, rail_optimised, three_tier
 from tests.bench.least_order import least_seconds
+from tests.support.solve_flows import flows_of, nic_ids
 
 FABRICS: dict[str, Fabric] = {
     "zones": three_tier(
@@ -32,6 +33,15 @@ SHAPES = {
 }
 
 
+def others(fabric: Fabric, draw: random.Random) -> Flows:
+    """Flows of other jobs between any NICs."""
+    nics = nic_ids(fabric)
+    pairs = [draw.sample(nics, 2) for _ in range(3 * len(nics))]
+    return flows_of(
+        fabric, *((a, b, draw.choice([50.0, 200.0, 400.0]), 1, "other", "") for a, b in pairs)
+    )
+
+
 @pytest.mark.parametrize("kind", FABRICS)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_no_order_takes_less(kind: str, shape: str) -> None:
@@ -44,8 +54,7 @@ def test_no_order_takes_less(kind: str, shape: str) -> None:
         draw = random.Random(f"{kind} {shape} {seed}")
         fabric = FABRICS[kind]
         hosts = tuple(sorted(draw.sample(sorted(fabric.structure.nics_of_host), 6)))
-        capacity = fabric.structure.capacity
-        around = Surroundings(fabric, capacity * [draw.random() for _ in capacity])
+        around = Surroundings(fabric, others(fabric, draw))
         flows = flows_of_job(Job("new", hosts, 2, SHAPES[shape]), fabric)
         estimator = Estimator(around, flows, hosts)
         reached = min(estimator.of(order).seconds for order in permutations(hosts))
@@ -61,8 +70,7 @@ def test_alphabetical_order_is_the_best_of_a_ring_where_names_tell_places() -> N
     known = sorted(fabric.structure.nics_of_host)
     for count in range(4, len(known), 3):
         hosts = tuple(sorted(draw.sample(known, count)))
-        loads = fabric.structure.capacity * draw.random() * 2
-        around = Surroundings(fabric, np.asarray(loads))
+        around = Surroundings(fabric, others(fabric, draw))
         flows = flows_of_job(Job("new", hosts, 2, SHAPES["ring"]), fabric)
         estimate = Estimator(around, flows, hosts).of(hosts).seconds
         assert estimate == pytest.approx(least_seconds(flows, hosts, around), rel=1e-5), count
@@ -72,7 +80,11 @@ def test_an_order_that_leaves_leaves_more_often_is_above_it() -> None:
     """A ring that alternates between leaves, whose links others fill, takes longer."""
     fabric = FABRICS["leaves"]
     hosts = tuple(sorted(fabric.structure.nics_of_host)[:8])
-    around = Surroundings(fabric, fabric.structure.capacity * 0.9)
+    nics, uplink = nic_ids(fabric), float(fabric.structure.capacity.min())
+    each = 0.9 * 2 * uplink / 8  # eight NICs fill two uplinks to nine tenths
+    pairs = zip(nics, nics[8:] + nics[:8], strict=True)
+    rows = [(one, other, each, 1, "other", "") for one, other in pairs]
+    around = Surroundings(fabric, flows_of(fabric, *rows))
     job = Job("new", hosts, 2, SHAPES["ring"])
     flows = flows_of_job(job, fabric)
     fro = replace(

@@ -7,7 +7,7 @@ import random
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from heddle_controller.model.fabric import Fabric
@@ -151,6 +151,7 @@ class Thorough(DirectPlanner):
 
 @settings(max_examples=examples(4))
 @given(SEEDS)
+@example(seed=367241)  # others' phases alternate, so that links are emptier than their sum
 def test_the_best_choice_is_that_of_planning_all_to_their_end(seed: int) -> None:
     """The best choice, and every other one marked final, has the result of planning it in full.
 

@@ -64,7 +64,7 @@ def test_every_message_and_field_has_its_place_in_the_reference(
         for service in file.service:
             assert all(f"### {method.name}\n" in text for method in service.method)
     audit = (tmp_path / "api" / "audit.md").read_text()
-    assert "Reads the audit trail; nothing here changes anything. Only operators may call it." in audit
+    assert "Reads the audit trail; nothing here changes anything." in audit
     assert "| `actor` | string | 4 | Who made it: role and identity. |" in audit
     assert "Lists records by number" in audit
     assert "[ListAuditRecordsResponse](audit.md#listauditrecordsresponse)" in audit

@@ -4,12 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from heddle.v1 import common_pb2, demand_pb2, placement_pb2
+from heddle.v1 import common_pb2, demand_pb2, fabric_pb2, placement_pb2
 from heddle.v1 import plan_pb2 as pb
-from heddle_controller.model.fabric import State
 from heddle_controller.serve.codec import job as codec
-from heddle_controller.state.records import LinkName, Programmed
-from tests.support.serving import reason, refusal, serving, violations
+from heddle_controller.state.records import Programmed
+from tests.support.serving import reason, refusal, serving, violations, wire
 from tests.support.store_samples import clos, job
 
 PLAN = "fabrics/f1/plan"
@@ -218,13 +217,26 @@ async def test_a_malformed_supposition_is_refused(
 
 
 async def test_a_parallel_link_has_to_be_named_by_its_key(tmp_path: Path) -> None:
-    """A link with a key that does not exist is refused by the name of the field."""
-    message = clos()
-    links = message.structure.links
-    assert links.key[0] == 0
+    """A parallel link without a key is refused with the keys there are.
+
+    With a key, that link alone is meant. A key that no link has is refused too.
+    """
+    fabric = wire(clos())
+    fabric.links.add(source="l0", target="s0", key="1", gbps=400)
+    spine = pb.SwitchChange(node="s1", admin_state=DOWN)
+
+    def lost(*keys: str) -> pb.WhatIfRequest:
+        links = [link("l0", "s0") for _ in keys]
+        for change, key in zip(links, keys, strict=True):
+            change.link.key = key
+        return supposed(links=links, switches=[spine])
+
     async with serving(tmp_path) as s:
-        await s.put_fabric(message)
-        await s.store.set_link_state("f1", LinkName("l0", "s0"), State.UP)
-        odd = link("l0", "s0")
-        odd.link.key = "7"
-        assert "links[0].link" in violations(await refusal(s.plans.WhatIf(supposed(links=[odd]))))
+        await s.fabrics.PutFabric(fabric_pb2.PutFabricRequest(fabric=fabric))
+        await s.store.submit_job("f1", job())
+        refused = violations(await refusal(s.plans.WhatIf(lost(""))))
+        assert refused["links[0].link"].endswith("2 parallel links: give one of the keys 0, 1")
+        assert "links[1].link" in violations(await refusal(s.plans.WhatIf(lost("0", "7"))))
+        for keys, unrouted in ((("0",), 0), (("1",), 0), (("0", "1"), 2)):
+            answer = await s.plans.WhatIf(lost(*keys))
+            assert answer.after.unrouted_count == unrouted, keys

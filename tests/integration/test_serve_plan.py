@@ -1,15 +1,21 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from heddle.v1 import common_pb2, demand_pb2, fabric_pb2, placement_pb2
 from heddle.v1 import plan_pb2 as pb
+from heddle_controller.model.demand import resolve
+from heddle_controller.model.fabric import Fabric
+from heddle_controller.model.plan import Paths, Plan
 from heddle_controller.serve.codec import job as codec
 from heddle_controller.state.records import Programmed
 from tests.support.serving import reason, refusal, serving, violations, wire
-from tests.support.store_samples import clos, job
+from tests.support.store_samples import clos, demands, job, plan_of, walk
 
 PLAN = "fabrics/f1/plan"
 DOWN, DRAINED = common_pb2.STATE_DOWN, common_pb2.STATE_DRAINED
@@ -156,22 +162,46 @@ async def test_what_if_answers_and_changes_nothing(tmp_path: Path) -> None:
         assert await s.store.versions("f1") == before
 
 
+PAIRS = (("n0.0", "n1.0"), ("n0.1", "n1.1"))
+
+
+def over_spines(fabric: Fabric, spines: Sequence[str]) -> Plan:
+    """Return a plan with a flow for each of ``PAIRS``, each over a given spine."""
+    zero, rows = np.zeros(2, dtype=np.int64), np.arange(2)
+    arcs = [
+        walk(fabric, source, "l0", spine, "l1", destination)
+        for (source, destination), spine in zip(PAIRS, spines, strict=True)
+    ]
+    paths = Paths(rows, zero, zero, np.array([0, 4, 8]), np.concatenate(arcs))
+    none = Paths(rows, zero, zero, np.zeros(3, dtype=np.int64), zero[:0])
+    flows = resolve(demands(*PAIRS), fabric, origin="sample")
+    return replace(plan_of(fabric), flows=flows, paths=paths, backups=none, unrouted={})
+
+
 async def test_what_if_follows_the_newest_plan(tmp_path: Path) -> None:
-    """A what-if question starts from the newest plan, and can be asked before the first."""
+    """A what-if question starts from the newest plan; before the first, it is still answered.
+
+    Of two flows over different spines only the one whose link is drained is said to move, whichever
+    spines the newest plan has them on.
+    """
+    fabric = clos(spines=3)
     async with serving(tmp_path) as s:
-        await s.put_fabric()
-        demands = [
-            demand_pb2.FlowDemand(
-                flow=f"f{i}", source=f"n0.{i}", destination=f"n1.{i}", gbps=400, job="d"
-            )
-            for i in range(2)
+        await s.put_fabric(fabric)
+        wanted = [
+            demand_pb2.FlowDemand(flow=f"f{i}", source=a, destination=b, gbps=400)
+            for i, (a, b) in enumerate(PAIRS)
         ]
-        both = await s.plans.WhatIf(supposed(demands=demands))
+        both = await s.plans.WhatIf(supposed(demands=wanted))
         assert both.after.routed_count == 2
         assert both.after.certificate.max_utilization == 1.0
-        await s.commit_plan()
-        sample = await s.plans.WhatIf(supposed(links=[link("l0", "s0", DRAINED)]))
-        assert sample.before.generation == 1
+        await s.store.put_demands("f1", "d", demands(*PAIRS))
+        for generation, spines in enumerate((("s0", "s1"), ("s1", "s0"), ("s2", "s0")), 1):
+            await s.commit_plan(over_spines(fabric, spines))
+            moved = spines.index("s0")
+            answer = await s.plans.WhatIf(supposed(links=[link("l0", "s0", DRAINED)]))
+            assert answer.before.generation == generation
+            assert list(answer.moved_flows) == [f"f{moved}"], spines
+            assert answer.after.changed_count == 1
 
 
 async def test_jobs_are_supposed_submitted_and_deleted(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from heddle.v1.fabric_pb2_grpc import FabricServiceStub
 from heddle.v1.placement_pb2_grpc import PlacementServiceStub
 from heddle.v1.plan_pb2_grpc import PlanServiceStub
 from heddle_controller.model.fabric import Fabric, State
+from heddle_controller.model.plan import Plan
 from heddle_controller.planner.core import planning_engine
 from heddle_controller.reconcile.observations import Observations
 from heddle_controller.reconcile.ports import AgentSession, LinkObservation, LinkReport
@@ -68,12 +69,12 @@ class Serving:
         """Put a fabric into the store, without the API."""
         await self.store.put_fabric(name, fabric or clos())
 
-    async def commit_plan(self) -> Committed:
-        """Commit the sample plan as the next generation of f1."""
+    async def commit_plan(self, plan: Plan | None = None) -> Committed:
+        """Commit a plan, or the sample plan, as the next generation of f1."""
         if not self.epoch:
             self.epoch = await self.store.acquire_leadership("test")
         newest = (await self.store.versions("f1")).generation
-        plan = plan_of((await self.store.get_fabric("f1")).fabric)
+        plan = plan or plan_of((await self.store.get_fabric("f1")).fabric)
         return await self.store.commit(
             "f1",
             epoch=self.epoch,

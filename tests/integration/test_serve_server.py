@@ -21,8 +21,7 @@ from heddle_controller.serve.interceptors.auth import Admission, is_loopback, pe
 from heddle_controller.serve.security.caller import Caller, Role
 from heddle_controller.serve.security.certificates import Mapper, Rule, Tls
 from heddle_controller.serve.server import ServerTerms
-from tests.support.serving import LOOPBACK, OPTIONS, Serving, reason, refusal, serving, wire
-from tests.support.store_samples import clos
+from tests.support.serving import LOOPBACK, OPTIONS, Serving, reason, refusal, serving
 from tests.support.waiting import PATIENCE, until
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
@@ -66,20 +65,23 @@ async def test_health_is_told_for_the_server_and_each_service(tmp_path: Path) ->
 
 
 async def test_health_is_watched_until_the_end(tmp_path: Path) -> None:
-    """A watcher gets each change, and NOT_SERVING at shutdown, even after another one has left."""
+    """Watchers get each change, even after another one has left; at shutdown each is told why.
+
+    The last status is NOT_SERVING, and then the stream ends with SHUTTING_DOWN.
+    """
     async with serving(tmp_path) as s:
-        gone = _watch(s)
-        watch = _watch(s)
-        assert (await gone.read()).status == (await watch.read()).status == SERVING
+        gone, *watches = [_watch(s) for _ in range(3)]
+        for watch in (gone, *watches):
+            assert (await watch.read()).status == SERVING
         gone.cancel()
-        s.api.set_serving(serving=False)
-        assert (await watch.read()).status == NOT_SERVING
-        s.api.set_serving(serving=True)
-        assert (await watch.read()).status == SERVING
+        for serves, status in ((False, NOT_SERVING), (True, SERVING)):
+            s.api.set_serving(serving=serves)
+            assert [(await watch.read()).status for watch in watches] == [status] * 2
         stopping = asyncio.create_task(s.api.stop(2.0))
-        assert (await watch.read()).status == NOT_SERVING
-        error = await refusal(watch.read())
-        assert reason(error) == "SHUTTING_DOWN"
+        lasts = await asyncio.gather(*(watch.read() for watch in watches))
+        assert [last.status for last in lasts] == [NOT_SERVING] * 2
+        for watch in watches:
+            assert reason(await refusal(watch.read())) == "SHUTTING_DOWN"
         await stopping
 
 
@@ -97,17 +99,39 @@ async def test_reflection_lists_every_service(tmp_path: Path) -> None:
         assert names >= {*SERVICES, "grpc.health.v1.Health"}
 
 
-async def test_a_call_under_way_is_finished_at_shutdown(tmp_path: Path) -> None:
-    """A call under way at shutdown is finished within the grace."""
+async def test_a_call_under_way_is_finished_at_shutdown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call under way at shutdown is finished within the grace; meanwhile new calls are refused.
+
+    They are UNAVAILABLE, on a new connection and on one that was there before.
+    """
     async with serving(tmp_path) as s:
-        put = asyncio.ensure_future(
-            s.fabrics.PutFabric(fabric_pb2.PutFabricRequest(fabric=wire(clos(leaves=64, hosts=32))))
-        )
-        labels = {"service": SERVICES[0], "method": "PutFabric"}
-        registry = s.telemetry.registry
-        await until(lambda: registry.get_sample_value("heddle_rpcs_running", labels))
-        await s.api.stop(PATIENCE)
-        assert (await put).etag
+        begun, may_end, read = asyncio.Event(), asyncio.Event(), s.store.list_fabrics
+
+        async def slowly(**given: Any) -> Any:
+            begun.set()
+            await may_end.wait()
+            return await read(**given)
+
+        monkeypatch.setattr(s.store, "list_fabrics", slowly)
+        running = asyncio.ensure_future(s.fabrics.ListFabrics(fabric_pb2.ListFabricsRequest()))
+        await begun.wait()
+        stopping = asyncio.create_task(s.api.stop(PATIENCE))
+        unknown = fabric_pb2.GetFabricRequest(name="fabrics/none")
+        code = ""
+        async with asyncio.timeout(PATIENCE):
+            while code != "UNAVAILABLE":
+                await asyncio.sleep(0.01)
+                code = (await refusal(s.fabrics.GetFabric(unknown))).code().name
+        async with aio.insecure_channel(f"127.0.0.1:{s.api.port}", OPTIONS) as channel:
+            for late in (s.fabrics, FabricServiceStub(channel)):
+                assert (await refusal(late.GetFabric(unknown))).code().name == "UNAVAILABLE"
+        assert not running.done()
+        assert not stopping.done()
+        may_end.set()
+        assert (await running) == fabric_pb2.ListFabricsResponse()
+        await stopping
 
 
 async def test_a_fault_of_ours_is_told_by_its_incident_alone(

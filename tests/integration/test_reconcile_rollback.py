@@ -14,6 +14,7 @@ from heddle_controller.plan.causes import CauseKind
 from heddle_controller.plan.diff import changed_flows
 from heddle_controller.solve import LossScreen
 from heddle_controller.state.errors import FailedPrecondition, NotFound
+from heddle_controller.state.plans import KEPT
 from heddle_controller.state.records import Committed, LinkName
 from tests.support.reconcile_world import ENGINE, House, ring, three_tiers
 
@@ -35,6 +36,17 @@ async def planned(house: House, above: int, *, flows: bool = True) -> Committed:
         return done is not None and done.generation > above and bool(len(done.plan.flows)) == flows
 
     await house.until(there, f"a plan above {above}")
+    return await house.committed()
+
+
+async def answered(house: House) -> Committed:
+    """Wait until the newest plan answers the newest intent, and return it."""
+    version = (await house.store.versions("f1")).intent
+
+    async def there() -> bool:
+        return (await house.committed()).answered_version >= version
+
+    await house.until(there, f"an answer to intent {version}")
     return await house.committed()
 
 
@@ -127,17 +139,36 @@ async def test_plans_are_made_freely_again_when_it_is_over(house: House, how: st
 async def test_there_must_be_such_a_plan_of_this_fabric(house: House) -> None:
     """A rollback that is impossible is refused and changes nothing.
 
-    The generation may be unknown, no rollback may be in force to be ended, or the fabric of the
-    plan may have other nodes or links.
+    The generation may never have been made, or may be too old to be kept. The fabric of the plan
+    may have other nodes or links. A rollback that was never begun, or has been ended, cannot be
+    ended.
     """
     async with house.running():
-        first, _, _ = await moved_away(house)
+        first, newest, link = await moved_away(house)
         version = (await house.store.versions("f1")).intent
-        with pytest.raises(NotFound, match="generation 99"):
+        with pytest.raises(NotFound, match="generation 99 "):
             await house.store.roll_back("f1", 99, LONG)
         with pytest.raises(NotFound, match="rollback"):
             await house.store.end_rollback("f1")
         assert (await house.store.versions("f1")).intent == version
-        await house.store.put_fabric("f1", three_tiers(leaves=3))
-        with pytest.raises(FailedPrecondition, match="other nodes or links"):
+        await house.store.roll_back("f1", newest.generation, LONG)
+        await house.store.end_rollback("f1")
+        version = (await house.store.versions("f1")).intent
+        with pytest.raises(NotFound, match="rollback"):
+            await house.store.end_rollback("f1")
+        assert (await house.store.versions("f1")).intent == version
+        for state in (State.UP, State.DRAINED) * KEPT:
+            await house.store.set_link_state("f1", link, state)
+            newest = await answered(house)
+            if newest.generation - first.generation >= KEPT:
+                break
+        version = (await house.store.versions("f1")).intent
+        with pytest.raises(NotFound, match=f"generation {first.generation} "):
             await house.store.roll_back("f1", first.generation, LONG)
+        assert (await house.store.versions("f1")).intent == version
+        await house.store.put_fabric("f1", three_tiers(leaves=3))
+        version = (await house.store.versions("f1")).intent
+        with pytest.raises(FailedPrecondition, match="other nodes or links"):
+            await house.store.roll_back("f1", newest.generation, LONG)
+        assert (await house.store.versions("f1")).intent == version
+        assert await house.store.rollback("f1") is None

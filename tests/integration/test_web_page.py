@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import pytest_asyncio
 
-from heddle.v1 import demand_pb2
+from heddle.v1 import demand_pb2, fabric_pb2
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.files.fabric_file import parse_fabric
 from heddle_controller.model.job import Collective, Group, Job, Operation, Parallelism
@@ -181,12 +181,19 @@ async def test_the_heat_map_is_worked_by_keys_and_said_in_words(still: World) ->
 
 @STILL
 async def test_what_is_measured_stands_beside_what_was_planned(still: World) -> None:
-    """Once rates are reported, the map shows how full links are as measured and as planned."""
+    """Once rates are reported, the map shows how full links are as measured and as planned.
+
+    Before that, it says that nothing was measured, and shows no link as filled.
+    """
     page = still.page
     await still.open("/map")
     await page.until("document.querySelector('[data-painted]')")
     choose = "document.querySelector('#what').value = 'measured';"
     await page.does(f"{choose} document.querySelector('#what').dispatchEvent(new Event('change'))")
+    await page.until("document.querySelector('[data-measured=\"0\"]')")
+    note = await page.does("document.querySelector('main .note').textContent")
+    assert "No flow was measured yet" in note
+    assert await page.does("document.querySelectorAll('tbody tr').length") == 0
     async with Client(still.controller.api, "fabrics/f1") as client:
         _, routes = await client.list_routes()
         rates = {route.flow: route.gbps / 4 for route in routes}
@@ -205,8 +212,13 @@ async def test_what_is_measured_stands_beside_what_was_planned(still: World) -> 
 
 @STILL
 async def test_what_if_is_asked_by_a_form_and_changes_nothing(still: World) -> None:
-    """The form's answer has the worst link as it would be; a wrong name gives an alert."""
+    """The form's answer has the worst link as it would be; the plan and the links stay.
+
+    A wrong name gives an alert.
+    """
     page = still.page
+    async with Client(still.controller.api, "fabrics/f1") as client:
+        before = await client.list_routes()
     await still.open("/what-if")
     await page.until("document.querySelector('#one')")
     await page.does("document.querySelector('#one').value = 'l0'")
@@ -221,6 +233,10 @@ async def test_what_if_is_asked_by_a_form_and_changes_nothing(still: World) -> N
     await page.click("button")
     await page.until("document.querySelector('#answer [role=alert]')")
     assert await page.does("document.querySelector('#answer').innerText.includes('nobody')")
+    not_up = fabric_pb2.ListLinksRequest(parent="fabrics/f1", not_up_only=True)
+    async with Client(still.controller.api, "fabrics/f1") as client:
+        assert await client.list_routes() == before
+        assert not (await client.fabrics.ListLinks(not_up)).links
     assert [text for text in page.console if "400" not in text and "404" not in text] == []
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from heddle.v1 import fabric_pb2
+from heddle.v1 import common_pb2, fabric_pb2
 from heddle_controller.serve.interceptors.auth import Admission
 from heddle_controller.serve.interceptors.limits import Allowance
 from heddle_controller.serve.security.caller import Caller, Role
@@ -91,10 +91,12 @@ def granted(path: Path, **roles: Role) -> dict[str, str]:
 
 
 async def test_tokens_and_certificates_let_in_whom_the_api_lets_in(tmp_path: Path) -> None:
-    """Readers and operators may look; agents, strangers and wrong tokens may not."""
+    """Readers, schedulers and operators may look; agents, strangers and wrong tokens may not."""
     authority = Authority(tmp_path / "pki")
     server = authority.server()
-    tokens = granted(tmp_path / "tokens", reader=Role.READER, agent=Role.AGENT)
+    tokens = granted(
+        tmp_path / "tokens", reader=Role.READER, scheduler=Role.SCHEDULER, agent=Role.AGENT
+    )
     terms = replace(
         OPEN,
         tls=Tls(server.cert, server.key, server.ca),
@@ -106,6 +108,7 @@ async def test_tokens_and_certificates_let_in_whom_the_api_lets_in(tmp_path: Pat
             ({"authorization": "Bearer nonsense"}, 401, "BAD_TOKEN"),
             ({"authorization": f"Bearer {tokens['agent']}"}, 403, "ROLE_DENIED"),
             ({"authorization": f"Bearer {tokens['reader']}"}, 200, None),
+            ({"authorization": f"Bearer {tokens['scheduler']}"}, 200, None),
             ({"cookie": f"heddle_token={tokens['reader']}"}, 200, None),
         ):
             answer = await page.get(OVERVIEW, headers=headers)
@@ -114,7 +117,12 @@ async def test_tokens_and_certificates_let_in_whom_the_api_lets_in(tmp_path: Pat
             assert shell.status == status
             assert (b"Who looks?" in shell.body) is (status != 200)
             assert b"Who looks?" in shell.body or b"page.js" in shell.body
-        for role, status in (("reader/r", 200), ("operator/o", 200), ("agent/f1/l0", 403)):
+        for role, status in (
+            ("reader/r", 200),
+            ("scheduler/s", 200),
+            ("operator/o", 200),
+            ("agent/f1/l0", 403),
+        ):
             shown = trusting(authority.ca, authority.role(role))
             assert (await page.get(OVERVIEW, tls=shown)).status == status, role
 
@@ -376,17 +384,33 @@ async def test_reports_of_a_folder_are_shown_and_nothing_else_of_it(tmp_path: Pa
 
 
 async def test_who_changed_what_is_told_to_operators_alone(tmp_path: Path) -> None:
-    """Operators see the changes of a fabric, and readers are refused."""
-    tokens = granted(tmp_path / "tokens", reader=Role.READER, operator=Role.OPERATOR)
+    """Operators see the changes of one fabric, newest first, each with its request id.
+
+    Readers and schedulers are refused.
+    """
+    tokens = granted(
+        tmp_path / "tokens", reader=Role.READER, scheduler=Role.SCHEDULER, operator=Role.OPERATOR
+    )
     admission = Admission(tokens=TokenFile(tmp_path / "tokens"))
     async with web(tmp_path, replace(OPEN, admission=admission)) as page:
+        await page.s.put_fabric(name="f2")
+        for asked, fabric, node in (("r1", "f1", "s0"), ("r2", "f2", "s0"), ("r3", "f1", "s1")):
+            request = fabric_pb2.SetSwitchStateRequest(
+                fabric=f"fabrics/{fabric}", node=node, admin_state=common_pb2.STATE_DRAINED
+            )
+            metadata = [("x-request-id", asked)]
+            await page.s.fabrics.SetSwitchState(request, metadata=metadata)
         told = {who: await page.get("/api/fabrics/f1/changes",
                                     headers={"authorization": f"Bearer {token}"})
                 for who, token in tokens.items()}  # fmt: skip
-        assert (told["reader"].status, told["reader"].json["reason"]) == (403, "ROLE_DENIED")
+        for who in ("reader", "scheduler"):
+            assert (told[who].status, told[who].json["reason"]) == (403, "ROLE_DENIED"), who
         changes = told["operator"].json["changes"]
-        assert [one["action"] for one in changes] == ["put_fabric"], changes
-        assert [one["name"] for one in changes] == ["fabrics/f1"]
+        assert [(one["request"], one["action"], one["name"]) for one in changes] == [
+            ("r3", "set_switch_state", "fabrics/f1/switches/s1"),
+            ("r1", "set_switch_state", "fabrics/f1/switches/s0"),
+            ("", "put_fabric", "fabrics/f1"),
+        ]
 
 
 async def test_a_store_lost_before_the_newest_plan_was_read_is_told(

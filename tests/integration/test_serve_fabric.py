@@ -135,15 +135,19 @@ async def test_a_link_is_set_by_its_ends_in_either_order(tmp_path: Path) -> None
 
 
 async def test_a_switch_is_drained(tmp_path: Path) -> None:
-    """Draining a switch stores its state and returns the switch."""
+    """Draining a switch stores its state and returns it; its links keep states of their own."""
     async with serving(tmp_path) as s:
         await s.put_fabric()
+        await s.store.set_link_state("f1", LinkName("l0", "s1"), State.DOWN)
         node = await s.fabrics.SetSwitchState(
             fabric_pb2.SetSwitchStateRequest(fabric="fabrics/f1", node="s1", admin_state=DRAINED)
         )
         assert (node.id, node.kind, node.admin_state) == ("s1", fabric_pb2.NODE_KIND_SPINE, DRAINED)
         fabric = (await s.store.get_fabric("f1")).fabric
         assert fabric.node_state[fabric.structure.index["s1"]] == State.DRAINED
+        listed = await s.fabrics.ListLinks(fabric_pb2.ListLinksRequest(parent="fabrics/f1"))
+    own = {link.source: link.admin_state for link in listed.links if link.target == "s1"}
+    assert own == {"l0": DOWN, "l1": UP}
 
 
 async def test_a_watcher_sees_the_present_then_changes(tmp_path: Path) -> None:

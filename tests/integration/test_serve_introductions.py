@@ -251,7 +251,7 @@ def test_a_secret_that_cannot_be_used_is_told(tmp_path: Path) -> None:
 
 
 def test_the_command_ends_with_the_reason(tmp_path: Path) -> None:
-    """A bad secret ends ``serve`` with status 2 and the name of the setting."""
+    """A bad secret ends ``serve`` with status 2 and one line, with the setting and the reason."""
     short = tmp_path / "short"
     short.write_text("abc\n")
     done = subprocess.run(
@@ -269,4 +269,6 @@ def test_the_command_ends_with_the_reason(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 2
-    assert "peer_key_secret" in done.stderr
+    (line,) = done.stderr.splitlines()
+    assert "peer_key_secret" in line
+    assert "short holds 3 bytes" in line

@@ -111,7 +111,8 @@ def test_a_job_runs_where_no_controller_answers(world: World) -> None:
     assert "note: no rank order, Slurm's own is kept: cannot reach the controller" in output
 
 
-SHAPE = "heddle: gpus=1 all_reduce=dp:1GiB"
+RING = "all_reduce=dp:1GiB"
+SHAPE = f"heddle: gpus=1 {RING}"
 
 
 def look(world: World) -> str:
@@ -253,16 +254,26 @@ def test_tasks_of_an_array_and_components_are_jobs_of_their_own(world: World) ->
     gone(world, *ids)
 
 
+def ports_of(world: World, job: int, node: str) -> dict[tuple[str, str], str]:
+    """Return the port of the only QP from a node, by the addresses of its ends."""
+    told = (world.spool / name(job) / "0" / f"{node}.ports").read_text()
+    lines = [line.split() for line in told.splitlines() if not line.startswith("#")]
+    return {(source, destination): port for source, destination, port in lines}
+
+
 def test_jobs_share_nodes_by_their_gpus(world: World) -> None:
     """Jobs that share nodes have the GPUs that Slurm gives them, also different numbers of them.
 
-    A job whose shape has another number of GPUs than Slurm gives it is told so.
+    Each has a port of its own between the same two NICs. A job whose shape has another number of
+    GPUs than Slurm gives it is told so.
     """
     text = look(world) + staying(world)
     share = ("-p", "shared", "-w", "n[0-1]", "-N2", "-n2")
     first = submitted(world, text, *share, "--gpus-per-node=1", "--comment", SHAPE)
     of_first = seen(world, first)
-    second = submitted(world, text, *share, "--gpus-per-node=2", "--comment", "heddle: tp=2")
+    second = submitted(
+        world, text, *share, "--gpus-per-node=2", "--comment", f"heddle: tp=2 {RING}"
+    )
     of_second = seen(world, second)
     third = submitted(world, text, *share, "--gpus-per-node=1", "--comment", "heddle: gpus=3")
     (world.slurm.folder / f"go.{third}").touch()
@@ -271,6 +282,10 @@ def test_jobs_share_nodes_by_their_gpus(world: World) -> None:
     told = [one["spec"]["gpus"] for one in (of_first, of_second)]
     assert told == [[{"gpus": [0]}], [{"gpus": [1, 2]}]], world.log()
     assert [one["state"] for one in (of_first, of_second)] == ["JOB_STATE_PROGRAMMED"] * 2
+    for node in NODES[:2]:
+        (pair,), (same_pair,) = own = [ports_of(world, job, node) for job in (first, second)]
+        assert pair == same_pair
+        assert own[0][pair] != own[1][pair]
     let_go(world, first, second)
     uneven = ("-p", "shared", "-w", "n[0-1]", "-N2", "-n3", "--gpus=3", "--gpus-per-task=1")
     job = submitted(world, text, *uneven, "--comment", "heddle: all_reduce=dp")

@@ -262,9 +262,9 @@ async def test_the_controller_answers_while_its_planning_process_is_replaced(
         done = await controller.does("fabric", "import", larger, "--name", "f1")
         assert done.code == 0, done.err
         async with asyncio.timeout(PATIENCE):
-            while await generation(plans) == before:
+            # A plan that the advisor had begun before may come first.
+            while planning_of(controller) in {old, None} or await generation(plans) == before:
                 await fabrics.GetFabric(fabric_pb2.GetFabricRequest(name="fabrics/f1"))
-        assert planning_of(controller) not in {old, None}
         assert not runs(old)
         assert await controller.ends() == 0
         assert "planning process replaced" in controller.log.read_text()

@@ -8,7 +8,7 @@ is slowed down. Only the planner can tell what a plan really achieves.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -92,6 +92,13 @@ class Surroundings:
         sends[list(plan.unrouted)] = False
         if without in flows.job_names:
             sends &= flows.job != flows.job_names.index(without)
+        if plan.fabric.structure is not fabric.structure:
+            # The fabric was replaced since: rows of nodes are others, and some NICs are gone.
+            index, ids = fabric.structure.index, plan.fabric.structure.nodes.ids
+            row = np.array([index.get(node, NONE) for node in ids], dtype=np.int64)
+            source, destination = row[flows.source], row[flows.destination]
+            sends &= (source != NONE) & (destination != NONE)
+            flows = replace(flows, source=source, destination=destination)
         return cls(fabric, flows, np.flatnonzero(sends))
 
     @cached_property

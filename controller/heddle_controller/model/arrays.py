@@ -3,9 +3,8 @@
 An array has one row per flow, link or node. *Compressed rows* are rows of different lengths in one
 array, with a second array that says where each row begins.
 
-``distinct`` and ``numbered`` sort instead of hashing. Codes of entries and links are nearly sorted
-already, and for about ten thousand of them ``np.unique`` with its hash table takes ten times as
-long.
+``distinct`` and ``numbered`` sort, or mark values in a table, instead of hashing: for ten thousand
+codes of entries or links, ``np.unique`` with its hash table takes ten times as long or more.
 """
 
 from __future__ import annotations
@@ -54,6 +53,8 @@ DIGIT, MOST_BITS = 16, 48
 """Bits of one digit, which numpy sorts in linear time, and of the longest numbers sorted so."""
 FEW_TO_SORT = 500
 """Below this many numbers, an ordinary sort is fast enough."""
+CELLS_TO_MARK = 8
+"""Numbers are marked instead of sorted if their range is at most this many times their count."""
 
 
 def stable_order(values: Ints) -> Ints:
@@ -106,11 +107,28 @@ class Reach:
 
 
 def distinct(values: Ints) -> Ints:
-    """Return each value once, ascending."""
+    """Return each value once, ascending.
+
+    Many values that lie close together are marked in a table, which takes a tenth of the time of
+    sorting them.
+    """
+    if len(values) >= FEW_TO_SORT:
+        least, most = int(values.min()), int(values.max())
+        if most - least <= CELLS_TO_MARK * len(values):
+            found = np.zeros(most - least + 1, dtype=np.bool_)
+            found[values - least] = True
+            return np.flatnonzero(found) + least
     ordered = np.sort(values)
     first = np.ones(len(ordered), dtype=np.bool_)
     first[1:] = ordered[1:] != ordered[:-1]
     return ordered[first]
+
+
+def distinct_floats(values: Floats) -> Floats:
+    """Return each value once, ascending. It is fast where equal values follow one another."""
+    first = np.ones(len(values), dtype=np.bool_)
+    np.not_equal(values[1:], values[:-1], out=first[1:])
+    return np.unique(values[first])
 
 
 def numbered(values: Ints) -> tuple[Ints, Ints]:
@@ -120,6 +138,14 @@ def numbered(values: Ints) -> tuple[Ints, Ints]:
         The number of each element, shape of ``values``; and for each distinct value, the index of
         its first occurrence.
     """
+    if len(values) >= FEW_TO_SORT:
+        least, most = int(values.min()), int(values.max())
+        if most - least <= len(values):
+            above = values - least
+            start = np.full(most - least + 1, NONE, dtype=np.int64)
+            start[above[::-1]] = np.arange(len(values) - 1, -1, -1)
+            found = start != NONE
+            return (np.cumsum(found) - 1)[above], start[found]
     order = stable_order(values)
     ordered = values[order]
     first = np.ones(len(ordered), dtype=np.bool_)

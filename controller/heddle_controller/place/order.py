@@ -23,7 +23,7 @@ from itertools import groupby, pairwise
 
 import numpy as np
 
-from heddle_controller.model.arrays import NONE, Ints
+from heddle_controller.model.arrays import NONE, Ints, distinct
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.job import Gpus, Job, Parallelism
 
@@ -77,7 +77,7 @@ def places(held: Mapping[str, Gpus], fabric: Fabric) -> dict[str, Place]:
 def _distinct(owner: Ints, value: Ints, count: int) -> list[tuple[int, ...]]:
     """Return the distinct values of each of ``count`` owners, ascending."""
     width = int(value.max(initial=0)) + 1
-    codes = np.unique(owner * width + value)
+    codes = distinct(owner * width + value)
     ends = np.searchsorted(codes, np.arange(count + 1) * width).tolist()
     values = (codes % width).tolist()
     return [tuple(values[low:high]) for low, high in pairwise(ends)]

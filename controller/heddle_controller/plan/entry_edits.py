@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from heddle_controller.model.arrays import Ints, ranges, starts
+from heddle_controller.model.arrays import Ints, distinct, ranges, starts
 from heddle_controller.model.program import COLUMNS, Edit, Entries, EntryMark, EntryOrigin
 
 
@@ -129,7 +129,7 @@ def _stretches(count: int, edit: Edit) -> Iterator[_Stretch]:
     kept = came - np.arange(len(came))  # for each fresh row, how many kept rows come before it
     places = kept + np.searchsorted(gone - np.arange(len(gone)), kept, side="right")
     at = 0
-    edges = np.unique(np.concatenate([gone, places]))
+    edges = distinct(np.concatenate([gone, places]))
     first, last = np.searchsorted(places, edges), np.searchsorted(places, edges, side="right")
     leaves = np.isin(edges, gone, assume_unique=True)
     for edge, begin, end, leaves_out in zip(

@@ -19,6 +19,7 @@ from ipaddress import ip_address
 import numpy as np
 
 from heddle.text import clean
+from heddle_controller.model.arrays import distinct
 from heddle_controller.model.errors import MAX_PROBLEMS, InputError, Problem
 from heddle_controller.model.fabric import NodeKind, Structure
 from heddle_controller.model.flows import ROCE_PORT
@@ -54,10 +55,10 @@ def eos_texts(plan: Plan, origin: str) -> dict[str, str]:
 
 def _unaddressed(structure: Structure, entries: Entries) -> Iterator[Problem]:
     nodes = structure.nodes
-    for nic in np.unique(np.concatenate([entries.source, entries.destination])).tolist():
+    for nic in distinct(np.concatenate([entries.source, entries.destination])).tolist():
         if not nodes.address[nic]:
             yield Problem(f"nic {nodes.ids[nic]!r}", "has no address, which rules match; give one")
-    for arc in np.unique(entries.primary).tolist():
+    for arc in distinct(entries.primary).tolist():
         if not _next_hop(structure, arc):
             ends = "-".join(nodes.ids[row] for row in (structure.tail[arc], structure.head[arc]))
             end = "source_address" if arc & 1 else "target_address"

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from heddle_controller.model.arrays import Ints
+from heddle_controller.model.arrays import Ints, distinct
 from heddle_controller.model.errors import size_words
 from heddle_controller.model.fabric import State
 from heddle_controller.model.plan import Plan
@@ -112,7 +112,7 @@ def _hops(plan: Plan, at: int, path: int, uses: ArcUsers) -> Iterator[HopLoad]:
     capacity = plan.fabric.structure.capacity
     own = plan.paths.flow[path]
     for arc in plan.paths.of(path).tolist():
-        users = np.unique(plan.paths.flow[uses.of(np.array([arc]))[1]])
+        users = distinct(plan.paths.flow[uses.of(np.array([arc]))[1]])
         others = tuple(users[users != own].tolist())
         yield HopLoad(at, arc, float(uses.loads[arc]), float(capacity[arc]), others)
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from heddle_controller.model.arrays import NONE, Bools, Floats, Ints
+from heddle_controller.model.arrays import NONE, Bools, Floats, Ints, distinct
 from heddle_controller.model.fabric import NodeKind, Structure
 from heddle_controller.model.plan import Plan, phased_loads, utilization
 from heddle_controller.model.victims import exposed_paths
@@ -62,7 +62,7 @@ def loads_of(plan: Plan, arcs: Ints) -> list[ArcLoad]:
     gbps = phased_loads(
         len(codes), code, paths.gbps(flows, path), flows.job[flow], flows.phase[flow]
     )
-    counted = np.unique(code * len(flows) + flow) // max(len(flows), 1)
+    counted = distinct(code * len(flows) + flow) // max(len(flows), 1)
     counts = np.bincount(counted, minlength=len(codes))
     found: list[list[JobShare]] = [[] for _ in arcs]
     told = zip(codes.tolist(), counts.tolist(), gbps.tolist(), strict=True)
@@ -96,7 +96,7 @@ def sharers_of(plan: Plan, arc: int, first: int) -> list[JobShare]:
         plan.flows.job[flow],
         plan.flows.phase[flow],
     )
-    counts = [len(np.unique(flow[place == at])) for at in range(len(jobs))]
+    counts = [len(distinct(flow[place == at])) for at in range(len(jobs))]
     shares = [JobShare(*each) for each in zip(jobs.tolist(), counts, gbps.tolist(), strict=True)]
     return sorted(shares, key=lambda one: (one.job != first, -one.gbps))
 
@@ -104,13 +104,13 @@ def sharers_of(plan: Plan, arc: int, first: int) -> list[JobShare]:
 def arcs_of(plan: Plan, flow: int) -> Ints:
     """Return all arcs of a flow's paths, each once, ascending. ``flow`` is a row."""
     first, last = np.searchsorted(plan.paths.flow, [flow, flow + 1]).tolist()
-    return np.unique(plan.paths.arcs[plan.paths.first[first] : plan.paths.first[last]])
+    return distinct(plan.paths.arcs[plan.paths.first[first] : plan.paths.first[last]])
 
 
 def switches_of(plan: Plan, flow: int) -> list[str]:
     """Return the ids of the switches on a flow's paths, in order of their rows."""
     structure = plan.fabric.structure
-    heads = np.unique(structure.head[arcs_of(plan, flow)])
+    heads = distinct(structure.head[arcs_of(plan, flow)])
     kinds = structure.nodes.kind[heads]
     return [structure.nodes.ids[node] for node in heads[kinds != NodeKind.NIC].tolist()]
 
@@ -133,7 +133,7 @@ def shortest_links(structure: Structure, source: int, destination: int) -> Ints:
         return np.empty(0, dtype=np.int64)
     known = (there[tail] != NONE) & (back[head] != NONE)
     on = known & (there[tail] + 1 + back[head] == there[destination])
-    return np.unique(passes[on] >> 1)
+    return distinct(passes[on] >> 1)
 
 
 def _hops_from(start: int, tail: Ints, head: Ints, nodes: Bools) -> Ints:
@@ -239,4 +239,4 @@ def exposed_flows(plan: Plan) -> Ints:
     """
     full = utilization(plan.fabric, plan.loads) > 1 + _TOLERANCE
     exposed = exposed_paths(plan.flows.job, plan.paths, full)
-    return np.unique(plan.paths.flow[exposed])
+    return distinct(plan.paths.flow[exposed])

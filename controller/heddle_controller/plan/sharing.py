@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from heddle_controller.model.arrays import Bools, Floats, Ints
+from heddle_controller.model.arrays import Bools, Floats, Ints, distinct
 from heddle_controller.model.flows import ANY_PHASE
 from heddle_controller.model.job import Iteration
 from heddle_controller.model.plan import Plan, Turn, arc_loads, utilization
@@ -142,9 +142,9 @@ def _meeting(bursts: _Bursts, known: Bools, left: Floats) -> Iterator[tuple[Ints
     )
     member = np.arange(len(known))
     for users in np.unique(most[:, shared] > 0, axis=1).T:
-        together = np.unique(member[users])
+        together = distinct(member[users])
         member[np.isin(member, together)] = together[0]
-    for one in np.unique(member).tolist():
+    for one in distinct(member).tolist():
         jobs = np.flatnonzero(member == one)
         if _FEW <= len(jobs) <= MOST_JOBS:
             yield jobs, shared[most[jobs][:, shared].any(axis=0)]

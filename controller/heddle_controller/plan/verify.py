@@ -149,7 +149,7 @@ def _joined_by_plannable(plan: Plan, flow: Ints) -> Bools:
     reach = underlay(structure, plan.fabric.plannable).reach
     first, arcs = structure.out
     joined: dict[int, bool] = {}
-    for row in np.unique(flow).tolist():
+    for row in distinct(flow).tolist():
         source, place = int(flows.source[row]), int(reach.place[flows.destination[row]])
         own = arcs[first[source] : first[source + 1]]
         seats = structure.head[own[plan.fabric.plannable[own]]]
@@ -231,7 +231,7 @@ def _astray(plan: Plan, paths: Paths, given: tuple[Ints, Ints], known: PortPaths
     found = np.zeros(len(wanted), dtype=np.bool_)
     if len(code):
         found = code[order[place]] == wanted
-    for row in np.unique(path[~found]).tolist():
+    for row in distinct(path[~found]).tolist():
         if not _only_one(plan, paths, row):
             yield f"{_name(plan, row)}: nobody knows which path its ports take"
     rows = np.flatnonzero(found)
@@ -378,7 +378,7 @@ def _not_partitioned(plan: Plan) -> list[int]:
     bad = (paths.first_qp != due) | (paths.last_qp < paths.first_qp)
     ends = np.append(starts[1:], np.ones(min(len(paths), 1), dtype=np.bool_))
     bad |= ends & (paths.last_qp != plan.flows.qps[paths.flow] - 1)
-    found: list[int] = np.unique(paths.flow[bad]).tolist()
+    found: list[int] = distinct(paths.flow[bad]).tolist()
     return found
 
 

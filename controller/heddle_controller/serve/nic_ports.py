@@ -13,7 +13,7 @@ import grpc
 import numpy as np
 
 from heddle.v1 import plan_pb2 as pb
-from heddle_controller.model.arrays import NONE, Ints, starts
+from heddle_controller.model.arrays import NONE, Ints, distinct, starts
 from heddle_controller.model.errors import refuse
 from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_controller.model.files.port_paths_file import parse_port_paths
@@ -50,7 +50,7 @@ def sending_nics(fabric: Fabric, hosts: Sequence[str], nics: Sequence[str]) -> I
         if row == NONE or structure.nodes.kind[row] != NodeKind.NIC:
             raise refuse("request", "nics", f"the fabric has no NIC {nic[:80]!r}")
         rows.append(row)
-    return np.unique(np.array(rows, dtype=np.int64))
+    return distinct(np.array(rows, dtype=np.int64))
 
 
 def ports_to_pb(plan: Plan, first_ports: Ints, rows: Ints, job: str) -> pb.JobPorts:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from heddle_controller.model.arrays import Bools, Floats, Ints, starts
+from heddle_controller.model.arrays import Bools, Floats, Ints, distinct, starts
 from heddle_controller.model.flows import ANY_PHASE, Flows, TrafficClass
 from heddle_controller.model.plan import Paths
 from heddle_controller.solve.candidates import Candidates
@@ -171,7 +171,7 @@ def _cut(rows: Ints, qps: Ints, shares: Floats) -> tuple[Ints, Ints]:
     exact = shares / shares.sum() * total if shares.sum() > 0 else np.zeros(len(shares))
     count = np.floor(exact + _WHOLE).astype(np.int64)
     count = np.append(count, max(0, total - int(count.sum())))
-    edges = np.unique(np.concatenate([[0], np.cumsum(count), np.cumsum(qps)]))
+    edges = distinct(np.concatenate([[0], np.cumsum(count), np.cumsum(qps)]))
     edges = edges[edges <= total]
     begin, end = edges[:-1], edges[1:]
     path = np.searchsorted(np.cumsum(count), begin, side="right")

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from heddle_controller.model.arrays import Floats, Ints
+from heddle_controller.model.arrays import Floats, Ints, distinct
 from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_controller.solve.assignment import Assignment, exported_paths, merged_chunks
 from heddle_controller.solve.attempt import PlanningProblem, ladder, loaded, nearer, tier_worst
@@ -146,6 +146,6 @@ def _coloured(problem: PlanningProblem) -> Iterator[Assignment]:
             return
         rows = np.repeat(np.arange(len(flows), dtype=np.int64), parts)
         pieces = coloured_paths(planes, flows, rows)
-        if len(np.unique(pieces.flow)) < np.count_nonzero(problem.routed):
+        if len(distinct(pieces.flow)) < np.count_nonzero(problem.routed):
             return
         yield loaded(problem, pieces)

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from heddle_controller.model.arrays import Floats, Ints
+from heddle_controller.model.arrays import Floats, Ints, distinct
 from heddle_controller.model.flows import ANY_PHASE, Flows
 
 _T = TypeVar("_T")
@@ -63,7 +63,7 @@ class PhaseTable:
         np.add.at(self._load, (rows, columns), gbps)
         self._worst = self._load.max(axis=0)
         grown = self._worst - before
-        used = np.unique(arcs)
+        used = distinct(arcs)
         total[used] += grown[self._columns(used, make=False)]
 
     def increase(self, arcs: Ints, phase: int, gbps: float) -> Floats:
@@ -96,7 +96,7 @@ class PhaseTable:
     def _columns(self, arcs: Ints, *, make: bool) -> npt.NDArray[np.int32]:
         columns = self._column[arcs]
         if make and np.count_nonzero(columns) < columns.size:
-            fresh = np.unique(arcs[columns == 0])
+            fresh = distinct(arcs[columns == 0])
             self._column[fresh] = np.arange(self._known, self._known + len(fresh))
             self._known += len(fresh)
             self._grow(self._known)
@@ -146,7 +146,7 @@ def only_appended(known: int, flows: Flows) -> bool:
 
     That is so if their jobs have no earlier flows, or have no more than one phase.
     """
-    jobs = np.unique(flows.job[known:])
+    jobs = distinct(flows.job[known:])
     earlier = np.intersect1d(jobs, flows.job[:known])
     return not len(earlier) or not np.isin(earlier, phased_jobs(flows)).any()
 
@@ -160,5 +160,5 @@ def phased_jobs(flows: Flows) -> Ints:
 def _job_phases(flows: Flows) -> Ints:
     """Return the pairs of job and phase that occur, shape (2, pairs)."""
     phased, phases = flows.phase != ANY_PHASE, int(flows.phase.max(initial=0)) + 1
-    codes = np.unique(flows.job[phased] * phases + flows.phase[phased])
+    codes = distinct(flows.job[phased] * phases + flows.phase[phased])
     return np.stack([codes // phases, codes % phases])

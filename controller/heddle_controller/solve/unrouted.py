@@ -11,7 +11,7 @@ from functools import cached_property
 
 import numpy as np
 
-from heddle_controller.model.arrays import NONE, Bools, Ints
+from heddle_controller.model.arrays import NONE, Bools, Ints, distinct
 from heddle_controller.model.fabric import NodeKind, State
 from heddle_controller.model.flows import Flows
 from heddle_controller.solve.colouring.layers import ordinals
@@ -69,7 +69,7 @@ class Reasons:
         own, last = self._arcs_to_switches(nic), self._arcs_to_switches(other)
         own = own[~np.isin(self._part[head[own]], parts)]
         last = last[np.isin(self._part[head[last]], parts)]
-        return np.unique(np.concatenate([self._links_leaving(parts), own >> 1, last >> 1]))
+        return distinct(np.concatenate([self._links_leaving(parts), own >> 1, last >> 1]))
 
     def _links_leaving(self, parts: Ints) -> Ints:
         """Return the links between a switch in some parts and one outside of them."""
@@ -85,7 +85,7 @@ class Reasons:
         """Return the parts that a NIC has usable uplinks to, ascending."""
         arcs = self._arcs_to_switches(nic)
         usable = arcs[self._network.usable[arcs]]
-        return np.unique(self._part[self._network.head[usable]])
+        return distinct(self._part[self._network.head[usable]])
 
     def _arcs_to_switches(self, nic: int) -> Ints:
         first, arcs = self._fabric.structure.out

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from heddle_controller.model.arrays import NONE, Bools, Ints
+from heddle_controller.model.arrays import NONE, Bools, Ints, distinct
 from heddle_controller.model.flows import ANY_PHASE
 from heddle_controller.model.plan import Paths, arc_loads
 from heddle_controller.model.victims import exposed_paths
@@ -62,7 +62,7 @@ def with_victims_apart(problem: PlanningProblem, assignment: Assignment) -> Assi
 
 def _flow_count(paths: Paths, marked: Bools) -> int:
     """Return the number of flows with a marked path."""
-    return len(np.unique(paths.flow[marked]))
+    return len(distinct(paths.flow[marked]))
 
 
 def _groups(

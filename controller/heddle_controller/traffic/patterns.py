@@ -30,7 +30,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from heddle_controller.model.arrays import NONE, Ints
+from heddle_controller.model.arrays import NONE, Ints, distinct
 from heddle_controller.model.job import Algorithm, Collective, Group, Operation
 
 ROOT = 0
@@ -114,7 +114,7 @@ def channels(groups: Ints, host_of_rank: Ints) -> list[Ints]:
     hosts = np.bincount(row_of_run, minlength=count)
     shape = hosts * (members + 1) + width
     found = []
-    for key in np.unique(shape[hosts > 1]).tolist():
+    for key in distinct(shape[hosts > 1]).tolist():
         number, wide = divmod(key, members + 1)
         runs = start[shape[row_of_run] == key]
         firsts = runs.reshape(-1, 1, number) + np.arange(wide).reshape(1, -1, 1)

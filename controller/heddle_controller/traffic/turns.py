@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from heddle_controller.model.arrays import Floats, Ints
+from heddle_controller.model.arrays import Floats, Ints, distinct
 from heddle_controller.model.errors import refuse
 from heddle_controller.model.plan import Turn
 
@@ -116,7 +116,7 @@ def _meeting(cycles: Sequence[Cycle]) -> list[tuple[list[int], Ints]]:
         users = np.flatnonzero(most[:, link])
         member[np.isin(member, member[users])] = member[users].min()
     sets = []
-    for name in np.unique(member).tolist():
+    for name in distinct(member).tolist():
         rows = np.flatnonzero(member == name)
         if len(rows) > 1:
             sets.append((rows.tolist(), links[most[rows][:, links].any(axis=0)]))

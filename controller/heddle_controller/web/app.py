@@ -29,7 +29,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from heddle.v1 import audit_pb2, doctor_pb2, fabric_pb2, placement_pb2, plan_pb2
-from heddle_controller.model.arrays import NONE, Ints
+from heddle_controller.model.arrays import NONE, Ints, distinct
 from heddle_controller.model.errors import refuse
 from heddle_controller.model.fabric import Fabric, NodeKind, State
 from heddle_controller.serve import errors
@@ -645,9 +645,9 @@ def _direction(plan: PlanView, arc: int) -> dict[str, Any]:
     paths = plan.plan.paths
     uses = np.zeros(len(plan.utilization), dtype=np.bool_)
     uses[arc] = True
-    over = np.unique(paths.flow[paths.crosses(uses)])
+    over = distinct(paths.flow[paths.crosses(uses)])
     flows = plan.plan.flows
-    jobs = np.unique(flows.job[over])
+    jobs = distinct(flows.job[over])
     return {
         "load": float(plan.plan.loads[arc]),
         "utilization": float(plan.utilization[arc]),

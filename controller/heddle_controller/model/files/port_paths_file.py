@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from heddle_controller.model.arrays import NONE, Ints, starts
+from heddle_controller.model.arrays import NONE, Ints, distinct, starts
 from heddle_controller.model.errors import MAX_PROBLEMS, InputError, Problem, refuse
 from heddle_controller.model.fabric import Fabric, NodeKind, Structure
 from heddle_controller.model.files.content import MEBIBYTE, read_json, write_content
@@ -240,7 +240,7 @@ class _Rows:
         """Return a problem for each path with a link that is not in the fabric."""
         arcs = self._arcs()
         bounds = starts(np.array([len(keys) for keys in self._keys], dtype=np.int64))
-        bad = np.unique(np.searchsorted(bounds, np.flatnonzero(arcs == NONE), side="right") - 1)
+        bad = distinct(np.searchsorted(bounds, np.flatnonzero(arcs == NONE), side="right") - 1)
         ids = self._structure.nodes.ids
         return [
             Problem(

@@ -12,7 +12,7 @@ from ipaddress import ip_address
 import numpy as np
 
 from heddle.v1 import agent_pb2 as pb
-from heddle_controller.model.arrays import NONE, Bools, Ints
+from heddle_controller.model.arrays import NONE, Bools, Ints, distinct
 from heddle_controller.model.errors import InputError, refuse
 from heddle_controller.model.fabric import Fabric, State
 from heddle_controller.model.program import Entries
@@ -146,7 +146,7 @@ def _risk_groups(told: pb.OperationBatch, fabric: Fabric) -> list[Ints]:
     ends = _column(told, "risk_ends")
     if (np.diff(ends, prepend=0) < 0).any() or (ends[-1] if len(ends) else 0) != len(links):
         raise _malformed("risk_ends has to rise, up to the length of risk_links")
-    return [np.unique(part) for part in np.split(links, ends[:-1])][: len(ends)]
+    return [distinct(part) for part in np.split(links, ends[:-1])][: len(ends)]
 
 
 _LINK = ("link_sources", "link_targets", "link_keys")

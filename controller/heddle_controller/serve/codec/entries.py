@@ -23,7 +23,7 @@ from weakref import ref
 import numpy as np
 
 from heddle.v1 import agent_pb2 as pb
-from heddle_controller.model.arrays import NONE, Bools, Ints
+from heddle_controller.model.arrays import NONE, Bools, Ints, distinct
 from heddle_controller.model.fabric import Fabric, StringTable, Structure
 from heddle_controller.model.program import Entries
 from heddle_controller.reconcile.ports import Push
@@ -135,14 +135,14 @@ class SentNames:
         new = used[~self._told[used]]
         if len(new):
             self._told[new] = True
-            _give(push.operations, words, np.unique(new))
+            _give(push.operations, words, distinct(new))
 
 
 def _give(batch: pb.OperationBatch, words: StringTable, new: Ints) -> None:
     """Write new names with their numbers, and the addresses of the names that have one."""
     address = words.address[new]
     has = address != NONE
-    numbers = np.append(new, np.unique(address[has]))
+    numbers = np.append(new, distinct(address[has]))
     batch.names.extend(map(words.texts.__getitem__, numbers.tolist()))
     batch.name_numbers = _column(numbers)
     nics = words.is_nic[new] & has

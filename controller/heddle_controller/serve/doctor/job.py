@@ -14,7 +14,7 @@ import numpy as np
 
 from heddle.v1 import common_pb2, placement_pb2
 from heddle.v1 import doctor_pb2 as pb
-from heddle_controller.model.arrays import NONE, Floats, Ints
+from heddle_controller.model.arrays import NONE, Floats, Ints, distinct
 from heddle_controller.model.fabric import State
 from heddle_controller.model.plan import Plan
 from heddle_controller.plan.limits import (
@@ -274,7 +274,7 @@ def _conditions(case: JobCase, rows: Ints) -> Iterator[pb.Finding]:
         for link in fabric.find_links(*ends):
             arcs = np.zeros(2 * fabric.link_count, dtype=np.bool_)
             arcs[2 * link : 2 * link + 2] = True
-            over = np.unique(plan.paths.flow[plan.paths.crosses(arcs) & mine])
+            over = distinct(plan.paths.flow[plan.paths.crosses(arcs) & mine])
             if len(over):
                 named = ",".join(ends)
                 what = [condition.reason]

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from heddle_controller.model.arrays import Bools, Floats
+from heddle_controller.model.arrays import Bools, Floats, distinct_floats
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import Certificate, TierCertificate, utilization
@@ -58,10 +58,10 @@ def in_whole_qps(network: Network, flows: Flows, routed: Bools, bound: Bound) ->
         return bound
     structure = network.fabric.structure
     speed, tier = structure.capacity[network.usable], structure.tier_of_arc[network.usable]
-    speeds = np.unique(speed)
+    speeds = distinct_floats(speed)
     tiers = bound.tiers.copy()
     for row in np.flatnonzero(tiers > 0).tolist():
-        some = speeds if len(speeds) == 1 else np.unique(speed[tier == row])
+        some = speeds if len(speeds) == 1 else distinct_floats(speed[tier == row])
         tiers[row] = _raised(float(tiers[row]), step / some)
     overall = max(_raised(bound.overall, step / speeds), float(tiers.max(initial=0.0)))
     return replace(bound, tiers=tiers, overall=overall)
@@ -76,7 +76,7 @@ def _raised(least: float, steps: Floats) -> float:
 
 def common_measure(rates: Floats) -> float:
     """Return the greatest rate that divides all rates evenly (Euclid); 0 if none is found."""
-    rates = np.unique(rates)
+    rates = distinct_floats(rates)
     if not len(rates):
         return 0.0
     measure = float(rates[0])

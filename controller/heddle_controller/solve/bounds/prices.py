@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from heddle_controller.model.arrays import Bools, Floats, Ints
+from heddle_controller.model.arrays import Bools, Floats, Ints, distinct
 from heddle_controller.solve.bounds.relaxation import Relaxation
 from heddle_controller.solve.candidates import Candidates
 from heddle_controller.solve.cheapest_paths import CheapestPaths
@@ -64,7 +64,7 @@ def unrestricted_bounds(
 
     def cheapest(counted: Bools) -> Floats:
         result = np.zeros(commodities.count)
-        for group in np.unique(commodities.group).tolist():
+        for group in distinct(commodities.group).tolist():
             rows = np.flatnonzero(commodities.group == group)
             price = np.where(counted, prices_of(network, commodities, relaxation, group), 0.0)
             ends = commodities.source[rows], commodities.destination[rows]
@@ -76,7 +76,7 @@ def unrestricted_bounds(
 
 def can_search_all_paths(network: Network, destinations: Ints) -> bool:
     """Return whether all paths to the given terminals can be looked at with reasonable effort."""
-    return len(np.unique(destinations)) * network.arc_count <= MOST_WORK
+    return len(distinct(destinations)) * network.arc_count <= MOST_WORK
 
 
 def prices_of(
@@ -90,7 +90,7 @@ def prices_of(
     if group != LINEAR:
         jobs, groups = commodities.job, commodities.group
         job = jobs[groups == group][0]
-        prices = prices / len(np.unique(groups[jobs == job]))
+        prices = prices / len(distinct(groups[jobs == job]))
         own = relaxation.phased_arcs.job == job
         prices[relaxation.phased_arcs.arc[own]] = relaxation.phased_arcs.idle_price[own]
         uses = commodities.use_group == group
@@ -118,7 +118,7 @@ def _by_tier(
     tiers = np.zeros(len(network.fabric.structure.tiers))
     if not commodities.count:
         return tiers, 0.0
-    used = np.unique(tier_of_arc[commodities.use_arc]).tolist()
+    used = distinct(tier_of_arc[commodities.use_arc]).tolist()
     for tier in used:
         tiers[tier] = bound(tier_of_arc == tier)
     whole = bound(np.ones(network.arc_count, dtype=np.bool_)) if len(used) > 1 else 0.0
@@ -148,7 +148,7 @@ def widen(
     paying = np.flatnonzero((paid > GAIN * paid.mean()) & ~commodities.shortest_only)
     prices = {
         group: prices_of(network, commodities, relaxation, group) + hop
-        for group in np.unique(commodities.group[paying]).tolist()
+        for group in distinct(commodities.group[paying]).tolist()
     }
     wanted = _Wanted(commodities, prices, least * (1 - GAIN))
     if network.tiered:

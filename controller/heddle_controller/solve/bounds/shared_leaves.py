@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from heddle_controller.model.arrays import Bools, Floats, Ints
+from heddle_controller.model.arrays import Bools, Floats, Ints, distinct_floats
 from heddle_controller.model.fabric import NodeKind
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import phased_loads
@@ -60,7 +60,7 @@ def _next_possible(network: Network, ways: list[_SharedLeaves], least: float, st
 
     The search stops after some steps, so the result may be too low, but never too high.
     """
-    steps = step * np.unique(network.per_gbps[:-1][network.usable])
+    steps = step * distinct_floats(network.per_gbps[:-1][network.usable])
     for _ in range(_ROUNDS):
         if all((way.least_upwards(least, step) <= least + _CLOSE).all() for way in ways):
             break

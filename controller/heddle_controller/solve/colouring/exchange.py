@@ -27,7 +27,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from heddle_controller.model.arrays import Ints
+from heddle_controller.model.arrays import Ints, distinct
 from heddle_controller.model.graphs import joined_parts
 from heddle_controller.solve import cp_sat
 from heddle_controller.solve.colouring.balanced import equitable_colouring
@@ -213,7 +213,7 @@ def _solved(edges: Edges, colours: int, most: int) -> Ints | None:
 
 def _by_vertex(vertex: Ints, rows: Ints) -> list[list[int]]:
     """Return the rows of each vertex that has any."""
-    return [rows[vertex[rows] == value].tolist() for value in np.unique(vertex[rows]).tolist()]
+    return [rows[vertex[rows] == value].tolist() for value in distinct(vertex[rows]).tolist()]
 
 
 def _chains(left: Ints, right: Ints, first: Ints) -> Ints:

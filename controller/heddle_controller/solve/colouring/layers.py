@@ -22,7 +22,7 @@ from copy import copy
 
 import numpy as np
 
-from heddle_controller.model.arrays import NONE, Bools, Floats, Ints, stable_order, starts
+from heddle_controller.model.arrays import NONE, Bools, Floats, Ints, distinct, stable_order, starts
 from heddle_controller.solve.colouring.balanced import equitable_colouring
 from heddle_controller.solve.network import Network
 
@@ -44,7 +44,7 @@ class Layer:
         tail, head = network.tail[arcs], network.head[arcs]
         self.part = _parts(tail, head, count)
         """Connected part of each node, ``NONE`` for nodes outside the layer."""
-        upper = np.unique(head)
+        upper = distinct(head)
         groups = np.zeros(len(upper), dtype=np.int64) if group is None else group[upper]
         upper = upper[np.lexsort((upper, groups, self.part[upper]))]
         self._group = np.zeros(len(upper), dtype=np.int64) if group is None else group[upper]
@@ -92,7 +92,7 @@ class Layer:
         """Sort the cables parallel to some arcs anew, by what is usable now."""
         self._cables, self._count = self._cables.copy(), self._count.copy()
         places = self.places(network.tail[arcs], self.slot_of_arc[arcs])
-        for place in np.unique(places).tolist():
+        for place in distinct(places).tolist():
             low, high = self._first[place : place + 2].tolist()
             cables = np.sort(self._cables[low:high])
             usable = network.usable[cables]
@@ -196,7 +196,7 @@ def spread(left: Ints, right: Ints, ways: Ints) -> Ints:
     numbered separately on the two sides.
     """
     result = np.zeros(len(left), dtype=np.int64)
-    for count in np.unique(ways).tolist():
+    for count in distinct(ways).tolist():
         rows = np.flatnonzero(ways == count)
         if count > 1:
             result[rows] = _of_equal(left[rows], right[rows], count)

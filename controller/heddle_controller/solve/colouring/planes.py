@@ -30,7 +30,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from heddle_controller.model.arrays import NONE, Bools, Floats, Ints, stable_order, starts
+from heddle_controller.model.arrays import NONE, Bools, Floats, Ints, distinct, stable_order, starts
 from heddle_controller.model.fabric import NodeKind
 from heddle_controller.model.flows import ANY_PHASE, Flows, TrafficClass
 from heddle_controller.model.plan import Paths
@@ -92,7 +92,7 @@ class NicLinks:
         if len(nics):
             even = np.minimum.reduceat(speed, first) == np.maximum.reduceat(speed, first)
         found: dict[int, tuple[list[Ints], list[Ints]]] = {}
-        for links in np.unique(count[even]).tolist():
+        for links in distinct(count[even]).tolist():
             rows = np.flatnonzero(even & (count == links))
             table = arcs[first[rows][:, None] + np.arange(links)]
             found[links] = [nics[rows]], [table]
@@ -146,7 +146,7 @@ class NicLinks:
                 free = (np.bincount(whose)[whose] % width > 0) & fits.all(axis=1)
                 colour[rows] = _in_turns(fits, ordinals(whose))
             rows = rows[free]
-            for turn in np.unique(rounds[rows]).tolist():
+            for turn in distinct(rounds[rows]).tolist():
                 own = rows[rounds[rows] == turn]
                 place = self._place
                 within = place[flows.source[own]] == place[flows.destination[own]]
@@ -273,7 +273,7 @@ class Planes:
         here &= (level[source] == NodeKind.LEAF) & (level[destination] == NodeKind.LEAF)
         part = self.spines.part
         choice = np.flatnonzero(here & (source != destination) & (part[source] != NONE))
-        for turn in np.unique(rounds[choice]).tolist():
+        for turn in distinct(rounds[choice]).tolist():
             rows = choice[rounds[choice] == turn]
             rows = rows[np.lexsort((-flows.qps[rows], -flows.gbps[rows]))]
             for chosen in self._alike(source[rows], destination[rows]):
@@ -288,7 +288,7 @@ class Planes:
         """Group flows by the colours of their parts. Flows between unlike parts are left out."""
         part = self.spines.part
         signature: dict[int, tuple[bytes, bytes]] = {}
-        for p in np.unique(np.concatenate([part[source], part[destination]])).tolist():
+        for p in distinct(np.concatenate([part[source], part[destination]])).tolist():
             if p != NONE:
                 slots = self.spines.colours(p)
                 signature[p] = (slots.tobytes(), self.spines.groups(p).tobytes())
@@ -333,7 +333,7 @@ class Planes:
         nics = flows.source[rows] * self.network.fabric.node_count + flows.destination[rows]
         rows = rows[stable_order(ordinals(nics))]
         part = spines.part[ends[0][rows]]
-        for one in np.unique(part).tolist():
+        for one in distinct(part).tolist():
             own = rows[part == one]
             slots = spines.colours(one)
             left, right = (end[own] for end in ends)
@@ -362,7 +362,7 @@ class Planes:
         low, high = self.network.head[arcs[rows, 0]], self.network.tail[arcs[rows, 3]]
         plane = self.cores.part[low]
         joined = (plane == self.cores.part[high]) & (plane != NONE)
-        for p in np.unique(plane[joined]).tolist():
+        for p in distinct(plane[joined]).tolist():
             chosen = np.flatnonzero(joined & (plane == p))
             slots = self.cores.colours(p)
             ends = low[chosen], high[chosen]

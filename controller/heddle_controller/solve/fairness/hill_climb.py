@@ -22,7 +22,7 @@ from functools import cached_property
 
 import numpy as np
 
-from heddle_controller.model.arrays import NONE, Bools, Floats, Ints
+from heddle_controller.model.arrays import NONE, Bools, Floats, Ints, distinct
 from heddle_controller.model.flows import ANY_PHASE
 from heddle_controller.solve.assignment import Assignment
 from heddle_controller.solve.fairness.filling import Filling
@@ -461,7 +461,7 @@ class _HillClimb:
     def put_in_place(self) -> bool:
         """Move chunks in the assignment to match the placement; return whether any flow changed."""
         assignment = self._search.assignment
-        changed = np.unique(self._of_flow[self._counts != self._before]).tolist()
+        changed = distinct(self._of_flow[self._counts != self._before]).tolist()
         for flow in changed:
             low, high = int(self._first[flow]), int(self._last[flow])
             row = int(self._flow[low])

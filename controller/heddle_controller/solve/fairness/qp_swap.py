@@ -15,7 +15,7 @@ from math import inf
 
 import numpy as np
 
-from heddle_controller.model.arrays import Bools, Floats, Ints
+from heddle_controller.model.arrays import Bools, Floats, Ints, distinct
 from heddle_controller.solve.fairness.sharing import Shares
 from heddle_controller.solve.search.search import Search
 
@@ -289,7 +289,7 @@ class QpSwaps:
     def _excess(self, place: _Place, deal: _Swap) -> float:
         """Return how much utilisation an exchange adds above 1; infinite if it is too much."""
         assignment, flow = self._assignment, self._assignment.flow[place.chunk]
-        arcs = np.unique(np.concatenate([place.path, deal.path]))
+        arcs = distinct(np.concatenate([place.path, deal.path]))
         per_gbps = assignment.network.per_gbps[arcs]
         before = assignment.load[arcs] * per_gbps
         length = len(assignment.journal)

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from heddle_controller.model.arrays import NONE, Floats, Ints
+from heddle_controller.model.arrays import NONE, Floats, Ints, distinct
 from heddle_controller.model.flows import Flows
 from heddle_controller.solve import cp_sat
 from heddle_controller.solve.fairness.sharing import Shares
@@ -122,7 +122,7 @@ def _slowest(search: Search, shares: Shares, stuck: set[int]) -> int | None:
     """
     assignment = search.assignment
     flows, network = assignment.flows, assignment.network
-    routed = np.unique(shares.flow)
+    routed = distinct(shares.flow)
     order = routed[np.argsort(shares.value[routed], kind="stable")]
     for flow in order[: MOST_LOOKED_AT + len(stuck)].tolist():
         if flow in stuck:

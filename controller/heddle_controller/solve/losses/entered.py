@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from heddle_controller.model.arrays import Bools, Ints, among
+from heddle_controller.model.arrays import Bools, Ints, among, distinct
 from heddle_controller.model.fabric import NodeKind
 from heddle_controller.model.plan import Plan
 from heddle_controller.model.underlay import needs_entry, underlay
@@ -36,7 +36,7 @@ def unprotected_flows(plan: Plan) -> Ints:
     They stay stopped until routing has settled.
     """
     _, bare = turning(plan, np.arange(len(plan.paths), dtype=np.int64))
-    return np.unique(plan.paths.flow[bare])
+    return distinct(plan.paths.flow[bare])
 
 
 def has_entry(plan: Plan, rows: Ints) -> Bools:

@@ -73,7 +73,7 @@ def with_losses(plan: Plan, screen: LossScreen | None = None, *, thorough: bool)
     from a few losses only.
     """
     screen = screen_of(plan, screen)
-    bare = np.unique(plan.paths.flow[screen.bare])
+    bare = distinct(plan.paths.flow[screen.bare])
     return replace(
         plan.certificate,
         after_loss=told_by(screen, thorough=thorough),

@@ -22,7 +22,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from heddle_controller.model.arrays import NONE, Bools, Ints, starts
+from heddle_controller.model.arrays import NONE, Bools, Ints, distinct, starts
 from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import Paths, Plan, arc_loads, join_paths, no_paths, utilization
@@ -55,7 +55,7 @@ def stranded_flows(candidates: Candidates, flows: Flows, homeless: Ints) -> Ints
         ends = int(terminal[flows.source[flow]]), int(terminal[flows.destination[flow]])
         return NONE not in ends and len(candidates.between(*ends)) > 0
 
-    rows = [flow for flow in np.unique(homeless).tolist() if not has_path(flow)]
+    rows = [flow for flow in distinct(homeless).tolist() if not has_path(flow)]
     return np.array(rows, dtype=np.int64)
 
 

@@ -11,7 +11,7 @@ from collections import defaultdict
 
 import numpy as np
 
-from heddle_controller.model.arrays import Bools, Floats, Ints, ranges, starts
+from heddle_controller.model.arrays import Bools, Floats, Ints, distinct, ranges, starts
 from heddle_controller.model.fabric import NodeKind
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import Paths, Plan
@@ -210,7 +210,7 @@ def poor_backups(network: Network, flows: Flows, paths: Paths, backups: Paths) -
     poor = np.flatnonzero(cost)
     total = np.zeros(len(flows), dtype=np.int64)
     np.add.at(total, paths.flow[poor], cost[poor])
-    found = np.unique(paths.flow[poor])
+    found = distinct(paths.flow[poor])
     return dict(zip(found.tolist(), total[found].tolist(), strict=True))
 
 

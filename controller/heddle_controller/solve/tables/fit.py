@@ -27,7 +27,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from heddle_controller.model.arrays import NONE, Bools, Floats, Ints, starts
+from heddle_controller.model.arrays import NONE, Bools, Floats, Ints, distinct, starts
 from heddle_controller.model.errors import size_words
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.flows import Flows, TrafficClass
@@ -206,7 +206,7 @@ def _given_up(needs: TableNeeds, saving: Ints, room: Ints, rank: _Rank) -> dict[
     ``saving`` is what giving up the pair of each row frees at its switch. ``room`` is updated.
     """
     useful = (room[needs.switch] < 0) & (saving > 0)
-    pairs = np.unique(needs.pair[useful])
+    pairs = distinct(needs.pair[useful])
     helps = np.where(useful, np.minimum(saving, -room[needs.switch]), 0)
     relief = np.zeros(len(rank.weight))
     np.add.at(relief, needs.pair, helps)
@@ -235,7 +235,7 @@ def _joined(flows: Flows, paths: Paths, pair: Ints, tied: Bools) -> Paths:
     best_of_pair = np.empty(int(pair.max()) + 1, dtype=np.int64)
     heads = order[np.flatnonzero(np.diff(pair[paths.flow[order]], prepend=-1))]
     best_of_pair[pair[paths.flow[heads]]] = heads
-    whole = np.unique(paths.flow[tied[paths.flow]])
+    whole = distinct(paths.flow[tied[paths.flow]])
     one = replace(
         paths.take(best_of_pair[pair[whole]]),
         flow=whole,

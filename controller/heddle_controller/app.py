@@ -28,7 +28,7 @@ import structlog
 
 from heddle.text import clean, split_address
 from heddle_controller.model.errors import InputError, refuse
-from heddle_controller.planner.process import PlanningProcess, ProcessLimits
+from heddle_controller.planner.process import Advisors, PlanningProcess, ProcessLimits
 from heddle_controller.reconcile.loop import Reconciler
 from heddle_controller.reconcile.observations import Observations
 from heddle_controller.reconcile.rollout.driver import RolloutSettings
@@ -239,7 +239,7 @@ def _dependencies(
         clock=SystemClock(),
         metrics=telemetry,
         planner=planners[0],
-        advisor=planners[1],
+        advisor=Advisors(planners[1:]),
         prover=planners[2],
         settings=ReconcileSettings(
             holder=settings.controller_id,

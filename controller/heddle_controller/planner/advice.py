@@ -1,20 +1,21 @@
 """Recommends where a job should run, and in which rank order.
 
-This asks a planner many short questions, so that questions of others are answered in between. A
-caller may be cancelled after any of them; no more are asked then.
+This asks an advisor many short questions, a few at a time, so that questions of others are answered
+in between. A caller may be cancelled at any time; no more are asked then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
-from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.job import Job
 from heddle_controller.model.plan import Plan
 from heddle_controller.place.ask import EQUAL, PlacementAsk, Score
 from heddle_controller.place.order import Hosts, candidates, places
-from heddle_controller.planner.port import Planner, Trial
+from heddle_controller.planner.port import Advisor, Trial
 from heddle_controller.state.records import Intent
 from heddle_controller.traffic.groups import resolve_parallelism
 
@@ -22,6 +23,11 @@ MANY_RANKS = 512
 """Ranks from which a job counts as large: choices that cannot be the best are not fully planned."""
 MOST_SETTLED = 2
 """Most orders, besides the alphabetical one, that are compared by the plan after some quiet."""
+
+QUESTIONS_AT_ONCE = 2
+"""Questions that one recommendation asks at a time; an advisor may have several processes."""
+
+_Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +63,7 @@ class Recommendation:
 
 
 async def order_ranks(
-    planner: Planner, intent: Intent, job: Job, standing: Plan | None
+    advisor: Advisor, intent: Intent, job: Job, standing: Plan | None
 ) -> RankOrder:
     """Return the best order found of a job's hosts, beside the other jobs of an intent.
 
@@ -67,33 +73,36 @@ async def order_ranks(
     also be no worse in the plan that is made at once.
     """
 
-    async def scored(hosts: Hosts, *, settled: bool) -> Score:
-        trial = await planner.try_job(intent, job.on(hosts), standing, settled=settled)
-        return trial.score
+    async def scored(hosts: Hosts) -> Score:
+        return (await advisor.try_job(intent, job.on(hosts), standing)).score
+
+    async def settled(hosts: Hosts) -> Score:
+        return (await advisor.try_job(intent, job.on(hosts), standing, settled=True)).score
 
     where = places(job.held, intent.fabric)
     first, *others = candidates(job, resolve_parallelism(job), where)
-    alphabetical = await scored(first, settled=False)
+    alphabetical = await scored(first)
     kept = RankOrder(first, alphabetical, alphabetical)
     if not others or alphabetical.slowest_flow >= 1 - EQUAL:
         return kept
-    tried = [(await scored(hosts, settled=False), hosts) for hosts in others]
+    tried = await _all(others, scored)
     limit = alphabetical.settled_seconds * (1 - EQUAL)
-    liked = [(score, hosts) for score, hosts in tried if score.settled_seconds < limit]
+    pairs = zip(tried, others, strict=True)
+    liked = [(score, hosts) for score, hosts in pairs if score.settled_seconds < limit]
     liked.sort(key=lambda one: (one[0].settled_seconds, one[0].seconds))
     if not liked:
         return kept
-    default = await scored(first, settled=True)
+    best_by_cuts = [hosts for _, hosts in liked[:MOST_SETTLED]]
+    default, *settled_scores = await _all([first, *best_by_cuts], settled)
     best = RankOrder(first, default, default)
-    for _, hosts in liked[:MOST_SETTLED]:
-        found = await scored(hosts, settled=True)
+    for hosts, found in zip(best_by_cuts, settled_scores, strict=True):
         if found.better_than(best.score) and found.no_worse_than(default):
             best = RankOrder(hosts, found, default)
     return best
 
 
 async def recommend(
-    planner: Planner, intent: Intent, ask: PlacementAsk, standing: Plan | None
+    advisor: Advisor, intent: Intent, ask: PlacementAsk, standing: Plan | None
 ) -> Recommendation:
     """Return host sets for a job, each scored by the plan that it would have.
 
@@ -101,7 +110,7 @@ async def recommend(
     Large jobs are first tried while all other flows stay. Whether others would move is found out
     only for choices that may still be the best.
     """
-    choices = await planner.choose(intent, ask, standing)
+    choices = await advisor.choose(intent, ask, standing)
     if choices.refused:
         return Recommendation(refused=choices.refused)
 
@@ -109,14 +118,13 @@ async def recommend(
 
     async def tried(hosts: Hosts, *, hasty: bool = large) -> Placement:
         job = ask.on(hosts)
-        return Placement(job, await planner.try_job(intent, job, standing, hasty=hasty))
+        return Placement(job, await advisor.try_job(intent, job, standing, hasty=hasty))
 
-    first_fit = await tried(choices.first_fit)
-    found = [first_fit, *[await tried(hosts) for hosts in choices.others]]
+    found = await _all([choices.first_fit, *choices.others], tried)
     while True:
         default = found[0].trial.score
-        best = _ranked(found, default, ask, intent.fabric)
-        doubt = _in_doubt(found, best, default, intent.fabric)
+        best = _ranked(found, default, ask)
+        doubt = _in_doubt(found, best, default)
         if doubt is None:
             break
         found[doubt] = await tried(found[doubt].job.hosts, hasty=False)
@@ -128,9 +136,26 @@ async def recommend(
     return Recommendation(tuple(best[: ask.most]), found[0])
 
 
-def _ranked(
-    found: Sequence[Placement], default: Score, ask: PlacementAsk, fabric: Fabric
-) -> list[Placement]:
+async def _all(
+    hosts: Sequence[Hosts], question: Callable[[Hosts], Awaitable[_Answer]]
+) -> list[_Answer]:
+    """Return the answers to a question about several host sets, asked a few at a time."""
+    rows, answers = iter(range(len(hosts))), dict[int, _Answer]()
+
+    async def ask() -> None:
+        for row in rows:
+            answers[row] = await question(hosts[row])
+
+    asking = [asyncio.create_task(ask()) for _ in range(QUESTIONS_AT_ONCE)]
+    try:
+        await asyncio.gather(*asking)
+    finally:
+        for task in asking:
+            task.cancel()
+    return [answers[row] for row in range(len(hosts))]
+
+
+def _ranked(found: Sequence[Placement], default: Score, ask: PlacementAsk) -> list[Placement]:
     """Return the placements that satisfy the question, best first."""
     limit = default.settled_seconds * (1 + EQUAL)
     kept = [
@@ -139,42 +164,34 @@ def _ranked(
         if one.trial.score.settled_seconds <= limit
         and not (ask.isolated and one.trial.shares_links)
     ]
-    return sorted(kept, key=lambda one: (_rank(one, default, fabric), not one.trial.final))
+    return sorted(kept, key=lambda one: (_rank(one.trial, default), not one.trial.final))
 
 
-def _in_doubt(
-    found: Sequence[Placement], best: Sequence[Placement], default: Score, fabric: Fabric
-) -> int | None:
+def _in_doubt(found: Sequence[Placement], best: Sequence[Placement], default: Score) -> int | None:
     """Return the row of a placement to plan fully, because it may then be the best; or None.
 
     At best, the job takes as long as cuts allow and slows no other.
     """
     known = [one for one in best if one.trial.final]
-    limit = _rank(known[0], default, fabric) if known else None
+    limit = _rank(known[0].trial, default) if known else None
     ranks = []
     for row, one in enumerate(found):
         score = one.trial.score
         hoped = replace(score, seconds=score.settled_seconds, slowest_flow=1.0)
         trial = replace(one.trial, score=hoped, costs=(), slowed_jobs=0)
-        rank = _rank(replace(one, trial=trial), default, fabric)
+        rank = _rank(trial, default)
         if not one.trial.final and (limit is None or rank < limit):
             ranks.append((rank, row))
     return min(ranks)[1] if ranks else None
 
 
-def _rank(
-    placement: Placement, default: Score, fabric: Fabric
-) -> tuple[int, float, float, float, int, float, float, int]:
+def _rank(trial: Trial, default: Score) -> tuple[int, float, float, float, int, float, float, int]:
     """Return a sort key for placements; less is better.
 
     It compares, in this order, the job's time beside the ``default``, what other jobs lose, the
     Gbit/s between zones and the slowest flow. Of equal placements, the one below the fewest leaves
     is the best, because it leaves more links to later jobs.
     """
-    trial = placement.trial
-    leaves = {
-        leaf for place in places(placement.job.held, fabric).values() for leaf in place.leaves
-    }
     lost = sum(
         cost.after.seconds / cost.before.seconds for cost in trial.costs if cost.before.seconds > 0
     )
@@ -187,5 +204,5 @@ def _rank(
         trial.slowed_jobs,
         trial.cross_zone_gbps,
         slowest,
-        len(leaves),
+        trial.leaf_count,
     )

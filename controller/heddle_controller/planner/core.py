@@ -38,6 +38,7 @@ from heddle_controller.place.estimate import (
     Surroundings,
     cross_zone_gbps,
 )
+from heddle_controller.place.order import places
 from heddle_controller.place.score import scores, scores_beside
 from heddle_controller.plan.loads import loads_after
 from heddle_controller.plan.programs import entries_after
@@ -245,7 +246,7 @@ class PlanningCore:
         beside = self._beside(intent, before)
         after, final = expected_plan(wanted, before, repair, self._engine, hasty=hasty)
         loads_after(after, before)
-        trial = replace(_trial(job.name, after, beside), final=final)
+        trial = replace(_trial(job, after, beside), final=final)
         least = trial.score.seconds
         if settled and repair is not None:
             later = after_quiet(after, wanted, before, self._engine)
@@ -314,19 +315,21 @@ def _with_job(intent: Intent, job: Job) -> Intent:
     return replace(intent, jobs=tuple(jobs[name] for name in sorted(jobs)))
 
 
-def _trial(name: str, after: Plan, beside: _Beside) -> Trial:
+def _trial(job: Job, after: Plan, beside: _Beside) -> Trial:
     """Return how a job fares in a plan, and how others fare compared with the plan before."""
-    was = beside.scores
+    name, was = job.name, beside.scores
     now = scores_beside(after, beside.plan, was)
     costs = [
-        Cost(job, was[job], score)
-        for job, score in now.items()
-        if job != name and job in was and score.seconds > was[job].seconds * (1 + EQUAL)
+        Cost(other, was[other], score)
+        for other, score in now.items()
+        if other != name and other in was and score.seconds > was[other].seconds * (1 + EQUAL)
     ]
     costs.sort(key=lambda cost: (-cost.after.seconds / max(cost.before.seconds, 1e-12), cost.job))
     flows, paths, fabric = after.flows, after.paths, after.fabric
+    leaves = {leaf for place in places(job.held, beside.fabric).values() for leaf in place.leaves}
+    none = Trial(Score(), tuple(costs[:_MAX_TOLD]), len(costs), 0.0, False, "", len(leaves), True)
     if name not in flows.job_names:
-        return Trial(Score(), tuple(costs[:_MAX_TOLD]), len(costs), 0.0, False, "", True)
+        return none
     mine = flows.job == flows.job_names.index(name)
     uses = mine[paths.flow][paths.owner()]
     crossed = np.zeros((2, len(after.loads)), dtype=np.bool_)
@@ -337,14 +340,12 @@ def _trial(name: str, after: Plan, beside: _Beside) -> Trial:
     used = utilization(fabric, after.loads)[own]
     fullest = fabric.link_name(int(own[int(used.argmax())]) >> 1) if len(own) else ""
     crossing = cross_zone_gbps(flows.take(np.flatnonzero(mine)), beside.around.zone)
-    return Trial(
+    return replace(
+        none,
         score=now[name],
-        costs=tuple(costs[:_MAX_TOLD]),
-        slowed_jobs=len(costs),
         cross_zone_gbps=crossing,
         shares_links=bool(of_links.all(axis=0).any()),
         fullest_link=fullest,
-        final=True,
     )
 
 

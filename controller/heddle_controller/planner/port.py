@@ -73,45 +73,20 @@ class Trial:
     """Whether some link would carry flows of the job and of others."""
     fullest_link: str
     """Name of the fullest link that its flows use; empty if they use none."""
+    leaf_count: int
+    """Number of leaves that its hosts are attached to."""
     final: bool
     """Whether the plan is the one that would be made at once; else flows of others might move."""
 
 
-class Planner(Protocol):
-    """Makes plans and answers questions about them.
+class Advisor(Protocol):
+    """Answers questions about plans; nothing comes of them.
 
     Each call may raise ``PlanningFailed`` and ``PlannerLost``. ``standing`` is the current plan.
     """
 
-    async def plan(self, intent: Intent, standing: Plan | None) -> PlanAnswer:
-        """Return a verified plan for an intent, made from the current plan if there is one.
-
-        Afterwards, the planner prepares to repair the new plan.
-        """
-        ...
-
     async def prepare(self, fabric: str, standing: Plan) -> None:
         """Prepare to repair a plan that this planner did not make, before that is needed."""
-        ...
-
-    async def certify(self, fabric: str, standing: Plan) -> Certificate:
-        """Return the plan's certificate with the effect of single losses, soon after a change."""
-        ...
-
-    async def reoptimise(
-        self, fabric: str, standing: Plan, worth_moving: float
-    ) -> Planned | Certificate | None:
-        """Return a better plan for the same input, or else a better certificate of this plan.
-
-        A plan made from scratch is better if it wins by the share ``worth_moving``. If not, the
-        plan may get other backups. None if nothing better was found.
-        """
-        ...
-
-    async def turns(
-        self, fabric: str, standing: Plan, iterations: Sequence[Iteration]
-    ) -> tuple[Turn, ...]:
-        """Return when jobs of a plan should begin their iterations, for jobs that gain by it."""
         ...
 
     async def what_if(self, intent: Intent, supposed: Intent, standing: Plan | None) -> WhatIf:
@@ -143,4 +118,35 @@ class Planner(Protocol):
             settled: Whether to score the plan after some quiet too, unless flows are too many.
             hasty: Whether flows of other jobs stay where they are, if that saves time.
         """
+        ...
+
+
+class Planner(Advisor, Protocol):
+    """Makes plans, and answers questions about them. Its calls raise what those of advisors do."""
+
+    async def plan(self, intent: Intent, standing: Plan | None) -> PlanAnswer:
+        """Return a verified plan for an intent, made from the current plan if there is one.
+
+        Afterwards, the planner prepares to repair the new plan.
+        """
+        ...
+
+    async def certify(self, fabric: str, standing: Plan) -> Certificate:
+        """Return the plan's certificate with the effect of single losses, soon after a change."""
+        ...
+
+    async def reoptimise(
+        self, fabric: str, standing: Plan, worth_moving: float
+    ) -> Planned | Certificate | None:
+        """Return a better plan for the same input, or else a better certificate of this plan.
+
+        A plan made from scratch is better if it wins by the share ``worth_moving``. If not, the
+        plan may get other backups. None if nothing better was found.
+        """
+        ...
+
+    async def turns(
+        self, fabric: str, standing: Plan, iterations: Sequence[Iteration]
+    ) -> tuple[Turn, ...]:
+        """Return when jobs of a plan should begin their iterations, for jobs that gain by it."""
         ...

@@ -1,9 +1,9 @@
-"""A planning process, and the controller's end of the pipe to it.
+"""Planning processes, and the controller's ends of the pipes to them.
 
-One question is under way at a time, and others wait for their turn. The caller awaits the answer
-without blocking the event loop. A process that ends or hangs is replaced. The mirrors of the new
-one begin empty, so that it is sent everything again. A plan is then requested once more. A question
-is not, because it may be what ended the process.
+A process has one question under way at a time, and others wait for their turn. The caller awaits
+the answer without blocking the event loop. A process that ends or hangs is replaced. The mirrors of
+the new one begin empty, so that it is sent everything again. A plan is then requested once more. A
+question is not, because it may be what ended the process.
 
 A process that owes an answer *hangs* in two cases. It has neither used nor wanted the processor for
 ``silence`` seconds, as it was stopped or waits for something that never comes. Or it has not
@@ -101,6 +101,11 @@ class PlanningProcess:
     def pid(self) -> int:
         """Id of the current process; 0 if there is none."""
         return self._running.process.pid if self._running is not None else 0
+
+    @property
+    def idle(self) -> bool:
+        """Whether a question would be asked at once; false while another is under way."""
+        return not self._turn.locked()
 
     def start(self) -> None:
         """Start the process, so that the first question does not wait for that."""
@@ -309,6 +314,47 @@ class PlanningProcess:
         running.unpacker.close()
         running.process.kill()
         await asyncio.to_thread(running.process.wait)
+
+
+class Advisors:
+    """An ``Advisor`` made of several processes, which may have other work too.
+
+    A question goes to the first process that is idle. If there is none, it waits for the first.
+    """
+
+    def __init__(self, processes: Sequence[PlanningProcess]) -> None:
+        """The first process should be one that has only questions to answer."""
+        self._processes = tuple(processes)
+
+    async def prepare(self, fabric: str, standing: Plan) -> None:
+        """Implement ``Advisor.prepare``, in all processes at once."""
+        preparing = [process.prepare(fabric, standing) for process in self._processes]
+        await asyncio.gather(*preparing)
+
+    async def what_if(self, intent: Intent, supposed: Intent, standing: Plan | None) -> WhatIf:
+        """Implement ``Advisor.what_if``."""
+        return await self._next().what_if(intent, supposed, standing)
+
+    async def choose(self, intent: Intent, ask: PlacementAsk, standing: Plan | None) -> Choices:
+        """Implement ``Advisor.choose``."""
+        return await self._next().choose(intent, ask, standing)
+
+    async def try_job(
+        self,
+        intent: Intent,
+        job: Job,
+        standing: Plan | None,
+        *,
+        settled: bool = False,
+        hasty: bool = False,
+    ) -> Trial:
+        """Implement ``Advisor.try_job``."""
+        process = self._next()
+        return await process.try_job(intent, job, standing, settled=settled, hasty=hasty)
+
+    def _next(self) -> PlanningProcess:
+        first, *others = self._processes
+        return next((process for process in (first, *others) if process.idle), first)
 
 
 async def _readable(end: socket.socket) -> None:

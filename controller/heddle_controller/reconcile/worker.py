@@ -19,7 +19,7 @@ from heddle_controller.model.program import Program
 from heddle_controller.plan.causes import Cause, CauseKind, causes_between
 from heddle_controller.plan.diff import changed_flows
 from heddle_controller.planner.planning import Planned
-from heddle_controller.planner.port import PlanAnswer, Planner, PlannerLost, PlanningFailed
+from heddle_controller.planner.port import Advisor, PlanAnswer, Planner, PlannerLost, PlanningFailed
 from heddle_controller.reconcile.observations import (
     LinkEnds,
     LinkStates,
@@ -80,10 +80,10 @@ class Dependencies:
     metrics: Metrics
     planner: Planner
     """Plans after events. It is asked nothing else, so that no event waits."""
-    advisor: Planner
+    advisor: Advisor
     """Answers questions of clients."""
     prover: Planner
-    """Looks for better plans and bounds, and certifies. No event or question waits for this."""
+    """Looks for better plans and bounds, and certifies. No event waits for this."""
     settings: ReconcileSettings
 
 

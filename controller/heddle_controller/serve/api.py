@@ -29,7 +29,7 @@ from heddle.v1.fabric_pb2_grpc import add_FabricServiceServicer_to_server
 from heddle.v1.overlay_pb2_grpc import add_OverlayServiceServicer_to_server
 from heddle.v1.placement_pb2_grpc import add_PlacementServiceServicer_to_server
 from heddle.v1.plan_pb2_grpc import add_PlanServiceServicer_to_server
-from heddle_controller.planner.port import Planner
+from heddle_controller.planner.port import Advisor
 from heddle_controller.reconcile.observations import Observations
 from heddle_controller.serve.agents.counters import CounterBook
 from heddle_controller.serve.agents.gateway import AgentMeter, Gateway
@@ -62,7 +62,7 @@ class Rooms:
     gateway: Gateway
     observations: Observations
     meter: Meter
-    advisor: Planner
+    advisor: Advisor
     """Computes plans for questions such as what-if; nothing is committed."""
 
 

@@ -16,7 +16,7 @@ from heddle.v1.placement_pb2_grpc import PlacementServiceServicer
 from heddle_controller.model.errors import Problem
 from heddle_controller.model.job import SUPPOSED
 from heddle_controller.planner.advice import order_ranks, recommend
-from heddle_controller.planner.port import Planner
+from heddle_controller.planner.port import Advisor
 from heddle_controller.reconcile.observations import Observations
 from heddle_controller.serve.codec import job as codec
 from heddle_controller.serve.codec import names
@@ -39,7 +39,7 @@ class PlacementService(PlacementServiceServicer):
         self,
         store: Store,
         changes: Changes,
-        advisor: Planner,
+        advisor: Advisor,
         observations: Observations,
     ) -> None:
         """``advisor`` computes the plans that jobs would have."""

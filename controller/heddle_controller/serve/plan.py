@@ -23,7 +23,7 @@ from heddle.v1.plan_pb2_grpc import PlanServiceServicer
 from heddle_controller.model.errors import refuse
 from heddle_controller.plan.explain import explain
 from heddle_controller.plan.limits import loads_of
-from heddle_controller.planner.port import Planner
+from heddle_controller.planner.port import Advisor
 from heddle_controller.reconcile.observations import Observations
 from heddle_controller.serve.codec import common, names
 from heddle_controller.serve.codec import plan as codec
@@ -69,7 +69,7 @@ class PlanService(PlanServiceServicer):
         store: Store,
         changes: Changes,
         indexes: FlowIndexes,
-        advisor: Planner,
+        advisor: Advisor,
         *,
         observations: Observations,
     ) -> None:

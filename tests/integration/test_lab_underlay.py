@@ -105,6 +105,23 @@ def test_bgp_takes_a_cut_cable_out_and_back_in(lab: Lab) -> None:
     wait_converged(lab, PATIENCE)
 
 
+def test_a_nic_without_a_cable_is_announced_again_when_it_is_back(lab: Lab) -> None:
+    """While its cable is cut, nobody has a route to a NIC; afterwards packets reach it again."""
+    (row,) = lab.layout.fabric.find_links(DESTINATION, "l1")
+    address = lab.layout.address(DESTINATION)
+    lab.set_link(row, up=False)
+    wait_until(
+        lambda: not any(address in kernel_ways(lab, switch) for switch in lab.layout.switches),
+        "BGP to withdraw the NIC",
+    )
+    assert not lacks(lab, lab.layout.fabric.with_links({row: State.DOWN}))
+    lab.set_link(row, up=True)
+    wait_converged(lab, PATIENCE)
+    flow = probe_flow(lab, (SOURCE, DESTINATION), (49152, UDP), 1.0)
+    (way,) = Pathfinder(lab).ways([flow])
+    assert way[-1] == row
+
+
 def test_packets_lost_to_a_remote_cut_are_counted(lab: Lab) -> None:
     """When only BGP reacts, a cut beyond the spine loses packets, and their numbers show it."""
     flow = probe_flow(lab, (SOURCE, DESTINATION), (49152, UDP), 2000.0)

@@ -56,7 +56,7 @@ def bgpd_config(layout: Layout, switch: str, bfd: Bfd | None = None) -> str:
         f"router bgp {own}",
         f" bgp router-id {layout.router_id(switch)}",
         " no bgp ebgp-requires-policy",
-        " no bgp network import-check",
+        " bgp network import-check",  # a NIC whose cable is cut is not announced
         " no bgp default ipv4-unicast",
         " bgp bestpath as-path multipath-relax",
         " timers bgp 3 9",

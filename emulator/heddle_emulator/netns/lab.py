@@ -139,8 +139,13 @@ def switch_script(layout: Layout, switch: str, mbit_per_gbps: float = 0.0) -> st
         alias = f"{port.alias},{gbps[port]:g}" if mbit_per_gbps else port.alias
         lines.append(f"link set {port.name} alias {alias} up")
         if nic:
-            lines.append(f"route add {port.peer_address}/{layout.bits} dev {port.name}")
+            lines.append(_nic_route(layout, port))
     return "\n".join(lines) + "\n"
+
+
+def _nic_route(layout: Layout, port: Port) -> str:
+    """Return the line with the route of a switch to the NIC at its port."""
+    return f"route replace {port.peer_address}/{layout.bits} dev {port.name}"
 
 
 def _added(layout: Layout, address: str, interface: str, *, shared: int = 0) -> str:
@@ -378,6 +383,9 @@ class Lab:
         """Cut a cable, given by link row, or connect it again."""
         port = self.far_end(row)
         self.link_switch(port.namespace).set(port.name, up=up)
+        if up and port.peer in self.layout.nic_port:  # the kernel has dropped the route
+            line = _nic_route(self.layout, port)
+            tools.run_inside(self.spaces[port.namespace], ["ip", "-batch", "-"], line + "\n")
 
     def set_speed(self, row: int, gbps: float) -> None:
         """Limit a cable to ``gbps`` of the fabric each way. Only for labs with limited speed."""

@@ -13,6 +13,7 @@ figures of a plan's certificate stay finite.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from heddle_controller.model.arrays import Bools, Floats
@@ -48,9 +49,14 @@ class InputError(ValueError):
         super().__init__(source, *problems)
 
     def __str__(self) -> str:
-        more = len(self.problems) - 1
-        tail = f" (and {more} more)" if more else ""
-        return f"{self.source}: {self.problems[0]}{tail}"
+        return f"{self.source}: {first_of(self.problems)}"
+
+
+def first_of(problems: Sequence[Problem | str]) -> str:
+    """Return the first problem as text, and how many more there are."""
+    more = len(problems) - 1
+    tail = f" (and {more} more problem{'s' if more > 1 else ''})" if more else ""
+    return f"{problems[0]}{tail}"
 
 
 def refuse(source: str, record: str, reason: str) -> InputError:

@@ -20,6 +20,7 @@ from itertools import islice
 import numpy as np
 
 from heddle_controller.model.arrays import NONE, UNREACHED, Bools, Ints, distinct
+from heddle_controller.model.errors import first_of
 from heddle_controller.model.fabric import NodeKind
 from heddle_controller.model.plan import (
     Certificate,
@@ -267,8 +268,7 @@ class PlanInvalid(Exception):  # noqa: N818  # a word of the design: a plan is v
         super().__init__(*self.problems)
 
     def __str__(self) -> str:
-        more = len(self.problems) - 1
-        return f"the plan is invalid: {self.problems[0]}" + (f" (and {more} more)" if more else "")
+        return f"the plan is invalid: {first_of(self.problems)}"
 
 
 def verify_plan(plan: Plan, known: Plan | None = None) -> None:

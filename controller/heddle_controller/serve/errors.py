@@ -19,7 +19,7 @@ from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
-from heddle_controller.model.errors import InputError, Problem
+from heddle_controller.model.errors import InputError, Problem, first_of
 
 DOMAIN = "heddle"
 """``ErrorInfo.domain`` of all errors."""
@@ -122,8 +122,7 @@ def precondition(source: str, problems: Sequence[Problem]) -> status_pb2.Status:
             del failure.violations[-1]
             break
     info = error_details_pb2.ErrorInfo(reason="FAILED_PRECONDITION", domain=DOMAIN)
-    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-    message = f"{source}: {problems[0]}{more}"
+    message = f"{source}: {first_of(problems)}"
     return _status(grpc.StatusCode.FAILED_PRECONDITION, message, info, failure)
 
 

@@ -18,7 +18,7 @@
 
 from __future__ import annotations
 
-from heddle_controller.model.errors import Problem
+from heddle_controller.model.errors import Problem, first_of
 
 
 class PortError(Exception):
@@ -66,8 +66,7 @@ class FailedPrecondition(PortError):
     """
 
     def __init__(self, source: str, *problems: Problem) -> None:
-        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-        super().__init__(f"{source}: {problems[0]}{more}")
+        super().__init__(f"{source}: {first_of(problems)}")
         self.source = source
         self.problems = problems
 

@@ -79,7 +79,7 @@ def test_of_sets_that_share_an_id_one_is_planned_and_the_others_say_why() -> Non
         "b": JobState.DEGRADED,
         "c": JobState.PLANNED,
     }
-    text = "demands 'b': flow 'a0': demands 'a' have one of this id; rename it (and 1 more)"
+    text = "demands 'b': flow 'a0': demands 'a' have one of this id; rename it (and 1 more problem)"
     assert facts["b"].reason == f"not planned: {text}"
 
 

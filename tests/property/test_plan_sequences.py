@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -34,6 +35,8 @@ from tests.support.solve_checks import check_backups, check_certificate, check_p
 
 STEPS = examples(4, 20)
 MOST_FLOWS = examples(8, 12)
+PARTS = 4
+"""Parts of the long test, so that several processes can share it."""
 SETTLED = 0.02
 """How much fuller the worst link of a settled plan may be: the controller's default."""
 
@@ -217,13 +220,16 @@ def moved_in_files(before: dict[str, Any], after: dict[str, Any]) -> int:
 
 
 @pytest.mark.deep
-def test_a_plan_file_follows_events_and_stays_near_a_plan_made_anew(tmp_path: Path) -> None:
+@pytest.mark.parametrize("part", range(PARTS))
+def test_a_plan_file_follows_events_and_stays_near_a_plan_made_anew(
+    part: int, tmp_path: Path
+) -> None:
     """Plans made with ``--previous``, event by event, stay sound and near fresh ones.
 
     Sometimes the previous file has no states.
     """
     flows, fabric_file = tmp_path / "flows.csv", tmp_path / "fabric.json"
-    for seed in fresh_seeds(len(KINDS)):
+    for seed in islice(fresh_seeds(len(KINDS)), part, None, PARTS):
         random, case = Random(seed), drawn(seed, MOST_FLOWS)
         write_flows(case.fabric, case.flows, flows)
         save_fabric_file(case.fabric, fabric_file)

@@ -327,9 +327,10 @@ def _trial(job: Job, after: Plan, beside: _Beside) -> Trial:
     costs.sort(key=lambda cost: (-cost.after.seconds / max(cost.before.seconds, 1e-12), cost.job))
     flows, paths, fabric = after.flows, after.paths, after.fabric
     leaves = {leaf for place in places(job.held, beside.fabric).values() for leaf in place.leaves}
-    none = Trial(Score(), tuple(costs[:_MAX_TOLD]), len(costs), 0.0, False, "", len(leaves), True)
+    told = tuple(costs[:_MAX_TOLD])
+    without_flows = Trial(Score(), told, len(costs), 0.0, False, "", len(leaves), True)
     if name not in flows.job_names:
-        return none
+        return without_flows
     mine = flows.job == flows.job_names.index(name)
     uses = mine[paths.flow][paths.owner()]
     crossed = np.zeros((2, len(after.loads)), dtype=np.bool_)
@@ -341,7 +342,7 @@ def _trial(job: Job, after: Plan, beside: _Beside) -> Trial:
     fullest = fabric.link_name(int(own[int(used.argmax())]) >> 1) if len(own) else ""
     crossing = cross_zone_gbps(flows.take(np.flatnonzero(mine)), beside.around.zone)
     return replace(
-        none,
+        without_flows,
         score=now[name],
         cross_zone_gbps=crossing,
         shares_links=bool(of_links.all(axis=0).any()),

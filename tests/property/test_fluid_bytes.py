@@ -28,10 +28,10 @@ from tests.property.packet_net import Net
 from tests.support.depth import examples
 
 CLOSE = 0.05
-LATER = 0.15
-"""Where links serve packets in order of arrival, who sends more also gets more."""
-SMALL = 0.2
-"""Latency dominates in trees of two or three pieces."""
+TENTH = 0.1
+FAR = 0.15
+"""Where links serve packets in order of arrival, who sends more also gets more. In trees of two or
+three pieces latency dominates."""
 HEADER = 82
 KIB = 1 << 10
 PIECE = 64 * KIB
@@ -118,7 +118,7 @@ def test_patterns_take_as_long_as_their_bytes() -> None:
         sending = Sending(np.full(len(flows), float(size)), cost.wire())
         fluid = Outcome(fabric, carried, sending).makespan_seconds
         assert fluid is not None
-        compared.take(fluid, net.run(), CLOSE if in_turns else LATER)
+        compared.take(fluid, net.run(), CLOSE if in_turns else FAR)
 
     cases()
     compared.are_close()
@@ -126,9 +126,10 @@ def test_patterns_take_as_long_as_their_bytes() -> None:
 
 @pytest.mark.deep
 def test_collectives_take_as_long_as_their_bytes() -> None:
-    """Collectives take as long in both simulations: 49 of 50 within 5 %, all within a fifth.
+    """Collectives take as long in both simulations: 49 of 50 within 5 %.
 
-    Further apart are small trees, and QPs that meet at two full links in a row.
+    The others are small trees, up to 15 % apart, and QPs that meet at two full links in a row, up
+    to 10 %.
     """
     compared = Compared()
 
@@ -145,7 +146,7 @@ def test_collectives_take_as_long_as_their_bytes() -> None:
         size = data.draw(st.sampled_from([256, 512])) * KIB
         whole = size if op == "sendrecv" or algorithm == "tree" else size * ranks
         fluid, packets = _both(fabric, trial, cost, whole, data.draw(st.integers(0, 99)))
-        compared.take(fluid, packets, SMALL)
+        compared.take(fluid, packets, FAR if algorithm == "tree" else TENTH)
 
     cases()
     compared.are_close()

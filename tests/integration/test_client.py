@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import re
 import socket
 from collections.abc import Iterator
@@ -228,6 +229,38 @@ async def test_the_next_address_is_asked(tmp_path: Path) -> None:
             assert client.operations.calls.addresses[client.operations.calls.current] == real
 
 
+async def test_calls_at_the_same_time_each_try_every_address(tmp_path: Path) -> None:
+    """Without patience every one of many calls reaches the only controller that runs."""
+    async with serving(tmp_path) as s:
+        await s.put_fabric(FABRIC, "pod")
+        addresses = [f"127.0.0.1:{free_port()}", f"127.0.0.1:{s.api.port}"]
+        async with AsyncClient(addresses, fabric="pod", patience=0.0) as client:
+            assert await asyncio.gather(*(client.list_jobs() for _ in range(9))) == [[]] * 9
+
+
+async def test_a_limit_may_be_any_number(tmp_path: Path) -> None:
+    """A limit of years, or none at all, is no error."""
+    async with serving(tmp_path) as s:
+        await s.put_fabric(FABRIC, "pod")
+        for limit in (math.inf, 1e300, 1e10):
+            async with AsyncClient(f"127.0.0.1:{s.api.port}", timeout=limit) as client:
+                assert await client.list_jobs() == []
+
+
+async def test_a_request_id_of_full_length_serves_a_replacement(tmp_path: Path) -> None:
+    """A job that exists is replaced under a request id of 64 bytes, and only once."""
+    async with serving(tmp_path) as s:
+        await s.put_fabric(FABRIC, "pod")
+        async with AsyncClient(f"127.0.0.1:{s.api.port}") as client:
+            await client.submit_job("j", spec("l0-h0"))
+            first, again = [
+                await client.submit_job("j", spec("l1-h0"), replace=True, request_id="r" * 64)
+                for _ in range(2)
+            ]
+            assert [*first.spec.hosts] == ["l1-h0"]
+            assert again.etag == first.etag
+
+
 def test_patience_and_limits() -> None:
     """Without patience each address is tried once; with a time limit the call ends in time."""
     here = f"127.0.0.1:{free_port()}"
@@ -237,6 +270,10 @@ def test_patience_and_limits() -> None:
         client.list_jobs()
     with mute() as silent, Client(silent, timeout=0.3) as client, pytest.raises(TimedOut):
         client.list_jobs()
+    with mute() as silent, Client(silent, timeout=math.inf) as client:
+        assert [*client.watch_jobs(timeout=0.3)] == []
+        with pytest.raises(TimedOut, match="j is not known"):
+            client.wait_until(PROGRAMMED, ["j"], timeout=0.3)
     with pytest.raises(ValueError, match="host:port"):
         Client("nonsense")
 
@@ -261,12 +298,18 @@ async def test_replicas_one_of_which_is_killed(tmp_path: Path) -> None:
 
 
 async def test_waiting_for_what_does_not_come(tmp_path: Path) -> None:
-    """Without agents no job is programmed: waiting times out, and the error names the job."""
+    """Waiting ends with an error that names the job: not programmed, changed, or gone."""
     async with controlling(tmp_path) as controller:
         await asyncio.to_thread(put, controller.address)
         with Client(controller.address) as client:
             job = await asyncio.to_thread(client.submit_job, "j", spec("l0-h0", "l1-h0"))
             with pytest.raises(TimedOut, match="jobs are not there yet: j is"):
                 await asyncio.to_thread(client.wait_until, PROGRAMMED, [job], 0.5)
-            with pytest.raises(NotFound, match="'nobody'"):
+            with pytest.raises(NotFound, match="nobody"):
                 await asyncio.to_thread(client.wait_until, PROGRAMMED, ["nobody"], PATIENCE)
+            await asyncio.to_thread(client.resize_job, "j", add=["l2-h0"])
+            with pytest.raises(TimedOut, match="j has another specification now"):
+                await asyncio.to_thread(client.wait_until, PROGRAMMED, [job], 0.5)
+            await asyncio.to_thread(client.delete_job, "j")
+            with pytest.raises(NotFound, match="jobs/j does not exist"):
+                await asyncio.to_thread(client.wait_until, PROGRAMMED, [job], PATIENCE)

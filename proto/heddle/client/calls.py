@@ -27,6 +27,8 @@ from heddle.text import split_address
 PAUSE = 0.05
 """Seconds to pause after the first round over all addresses; doubles up to ``LONGEST_PAUSE``."""
 LONGEST_PAUSE = 1.0
+NO_LIMIT = 1e9
+"""Seconds from which a limit is none: gRPC takes no deadline that is too far away."""
 NOT_AGAIN = {"PLANNER_LOST"}
 """Reasons of UNAVAILABLE where the call itself may be what broke the controller."""
 
@@ -87,12 +89,12 @@ class Calls:
             await self.wire.close(channel)
         self._channels.clear()
 
-    def method(self, kind: str, path: str, how: dict[str, Any]) -> Any:  # noqa: ANN401 - gRPC's
-        """Return the method on the channel to the current address."""
-        if self.current not in self._channels:
-            address, credentials = self.addresses[self.current], self.credentials.of_channel()
-            self._channels[self.current] = self.wire.open(address, credentials)
-        return getattr(self._channels[self.current], kind)(path, **how)
+    def channel(self, row: int) -> Any:  # noqa: ANN401 - gRPC's
+        """Return the channel to an address, given its index."""
+        if row not in self._channels:
+            credentials = self.credentials.of_channel()
+            self._channels[row] = self.wire.open(self.addresses[row], credentials)
+        return self._channels[row]
 
     @property
     def metadata(self) -> tuple[tuple[str, str], ...]:
@@ -100,12 +102,6 @@ class Calls:
         if self._metadata is None:
             self._metadata = self.credentials.metadata(self.addresses)
         return self._metadata
-
-    def failed(self, error: grpc.RpcError) -> HeddleError:
-        """Return the exception for a failed attempt at the current address."""
-        call: Any = error
-        self.tell_age(call.trailing_metadata())
-        return error_of(call, self.addresses[self.current])
 
     def tell_age(self, trailing: Iterable[Any] | None) -> None:
         """Note with ``note`` that an answer is outdated, if its metadata says so."""
@@ -116,12 +112,15 @@ class Calls:
 
 
 class Search:
-    """One call's search for a controller that answers it."""
+    """One call's search for a controller that answers it.
+
+    Calls of several threads or tasks search at the same time, so each has its own current address.
+    """
 
     def __init__(self, calls: Calls, timeout: float | None) -> None:
         """Start the search; ``timeout`` is in seconds for all of it, None for no limit."""
         now = time.monotonic()
-        self._calls = calls
+        self._calls, self._row = calls, calls.current
         self._end = math.inf if timeout is None else now + timeout
         self._seek = min(self._end, now + calls.patience)
         self._tried, self._pause = 0, PAUSE
@@ -129,7 +128,24 @@ class Search:
     @property
     def left(self) -> float | None:
         """Seconds until the end; None means no limit."""
-        return None if math.isinf(self._end) else max(0.0, self._end - time.monotonic())
+        left = self._end - time.monotonic()
+        return None if left > NO_LIMIT else max(0.0, left)
+
+    def method(self, kind: str, path: str, how: dict[str, Any]) -> Any:  # noqa: ANN401 - gRPC's
+        """Return the method on the channel to the address of the next attempt."""
+        return getattr(self._calls.channel(self._row), kind)(path, **how)
+
+    def answered(self) -> None:
+        """Note that the current address answers: other calls go there first."""
+        self._calls.current, self._calls.reached = self._row, True
+
+    def failed(self, error: grpc.RpcError) -> HeddleError:
+        """Return the exception for a failed attempt at the current address."""
+        call: Any = error
+        self._calls.tell_age(call.trailing_metadata())
+        failed = error_of(call, self._calls.addresses[self._row])
+        failed.__cause__ = error
+        return failed
 
     async def after(self, error: HeddleError) -> None:
         """Return when it is time for the next attempt; pauses if all addresses were tried.
@@ -142,7 +158,7 @@ class Search:
         self._tried += 1
         pause = error.retry_after
         if isinstance(error, Unreachable | Unavailable):
-            self._calls.current = (self._calls.current + 1) % len(self._calls.addresses)
+            self._row = (self._row + 1) % len(self._calls.addresses)
             if self._tried % len(self._calls.addresses):
                 return
             if pause is None:
@@ -178,24 +194,18 @@ class _Unary:
         limit = self.calls.timeout if timeout is None else timeout
         search = Search(self.calls, limit)
         while True:
-            method = self.calls.method(self.kind, self.path, self.how)
+            method = search.method(self.kind, self.path, self.how)
             given = asked[0] if isinstance(request, Message) else iter(asked)
             try:
-                left = search.left or 0.0
                 answer, trailing = await self.calls.wire.unary(
-                    method, given, left, self.calls.metadata
+                    method, given, search.left, self.calls.metadata
                 )
             except grpc.RpcError as error:
-                await search.after(self._failed(error))
+                await search.after(search.failed(error))
             else:
-                self.calls.reached = True
+                search.answered()
                 self.calls.tell_age(trailing)
                 return answer
-
-    def _failed(self, error: grpc.RpcError) -> HeddleError:
-        failed = self.calls.failed(error)
-        failed.__cause__ = error
-        return failed
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,15 +223,15 @@ class _Stream:
         """Yield answers as they arrive; an error is retried only before the first answer."""
         search, begun = Search(self.calls, timeout), False
         while True:
-            method = self.calls.method(self.kind, self.path, self.how)
+            method = search.method(self.kind, self.path, self.how)
             stream = self.calls.wire.stream(method, request, search.left, self.calls.metadata)
             try:
                 async for answer in stream:
-                    begun = self.calls.reached = True
+                    begun = True
+                    search.answered()
                     yield answer
             except grpc.RpcError as error:
-                failed = self.calls.failed(error)
-                failed.__cause__ = error
+                failed = search.failed(error)
                 if begun:
                     raise failed from error
                 await search.after(failed)

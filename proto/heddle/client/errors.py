@@ -10,6 +10,8 @@ from typing import Any
 import grpc
 from google.rpc import error_details_pb2, status_pb2
 
+from heddle.freshness import STALE
+
 DETAILS = "grpc-status-details-bin"
 OPENSSL = "OPENSSL_internal:"
 """gRPC's text has this mark before the message of the TLS library."""
@@ -38,6 +40,7 @@ class HeddleError(Exception):
         retry_after: float | None = None,
         request_id: str = "",
         told: bool = False,
+        stale: bool = False,
     ) -> None:
         super().__init__(message)
         self.message = message
@@ -53,6 +56,8 @@ class HeddleError(Exception):
         """Identifies the call in the controller's log."""
         self.told = told
         """Whether a controller reported the error, and not gRPC itself."""
+        self.stale = stale
+        """Whether the controller cannot reach its store, and answered from what it knew before."""
 
 
 class Unreachable(HeddleError):
@@ -131,6 +136,7 @@ def error_of(call: grpc.Call, address: str) -> HeddleError:
         retry_after=after if found[error_details_pb2.RetryInfo] else None,
         request_id=request.request_id,
         told=True,
+        stale=dict(call.trailing_metadata() or ()).get(STALE) == "true",
     )
 
 

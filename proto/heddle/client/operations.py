@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
+from functools import partial
 from typing import Any, TypeVar, cast
+from uuid import NAMESPACE_OID, uuid5
 
 import grpc
 
@@ -53,7 +55,7 @@ class Operations:
         self._doctor = DoctorServiceStub(channel)
         self._audit = AuditServiceStub(channel)
 
-    async def fabric(self) -> str:
+    async def fabric(self, timeout: float | None = None) -> str:  # noqa: ASYNC109 - of the calls
         """Return the full name of the fabric to use: the one given, or the only one there is.
 
         Raises:
@@ -62,7 +64,7 @@ class Operations:
         """
         if self._fabric:
             return self._fabric
-        found = [fabric.name for fabric in await self.list_fabrics()]
+        found = [fabric.name for fabric in await self.list_fabrics(timeout)]
         if not found:
             raise NotFound("the controller has no fabric", code=grpc.StatusCode.NOT_FOUND)
         if len(found) > 1:
@@ -109,7 +111,7 @@ class Operations:
             placement_pb2.UpdateJobRequest(
                 name=f"{parent}/jobs/{job}",
                 spec=spec,
-                request_id=request_id and f"{request_id}-replace",
+                request_id=request_id and uuid5(NAMESPACE_OID, request_id).hex,
                 reservation=reservation,
             )
         )
@@ -345,9 +347,10 @@ class Operations:
             placement_pb2.ReleasePlacementRequest(name=name, request_id=request_id)
         )
 
-    async def list_fabrics(self) -> list[fabric_pb2.Fabric]:
+    async def list_fabrics(self, timeout: float | None = None) -> list[fabric_pb2.Fabric]:  # noqa: ASYNC109 - of each call
         """Return all fabrics, sorted by name, without nodes and links."""
-        pages = _pages(self._fabrics.ListFabrics, fabric_pb2.ListFabricsRequest(page_size=PAGE))
+        call = partial(self._fabrics.ListFabrics, timeout=timeout)
+        pages = _pages(call, fabric_pb2.ListFabricsRequest(page_size=PAGE))
         return [fabric async for page in pages for fabric in page.fabrics]
 
     async def list_links(self, *, not_up_only: bool = False) -> list[fabric_pb2.Link]:
@@ -450,7 +453,10 @@ class Operations:
         timeout: float | None = None,  # noqa: ASYNC109 - the end of a watch
     ) -> AsyncGenerator[placement_pb2.JobEvent]:
         """Yield all jobs, then ``synced``, then each change; goes on after controllers restart."""
-        request = placement_pb2.WatchJobsRequest(parent=await self.fabric())
+
+        def request(fabric: str) -> placement_pb2.WatchJobsRequest:
+            return placement_pb2.WatchJobsRequest(parent=fabric)
+
         async with aclosing(
             self._watch(self._jobs.WatchJobs, request, merge.Jobs(), timeout)
         ) as events:
@@ -465,7 +471,10 @@ class Operations:
 
         See ``watch_jobs``.
         """
-        request = fabric_pb2.WatchFabricRequest(name=await self.fabric())
+
+        def request(fabric: str) -> fabric_pb2.WatchFabricRequest:
+            return fabric_pb2.WatchFabricRequest(name=fabric)
+
         async with aclosing(
             self._watch(self._fabrics.WatchFabric, request, merge.Fabric(), timeout)
         ) as events:
@@ -477,7 +486,10 @@ class Operations:
         timeout: float | None = None,  # noqa: ASYNC109 - the end of a watch
     ) -> AsyncGenerator[plan_pb2.Plan]:
         """Yield the newest plan, then each one when committed or programmed; see ``watch_jobs``."""
-        request = plan_pb2.WatchPlanRequest(name=f"{await self.fabric()}/plan")
+
+        def request(fabric: str) -> plan_pb2.WatchPlanRequest:
+            return plan_pb2.WatchPlanRequest(name=f"{fabric}/plan")
+
         async with aclosing(
             self._watch(self._plans.WatchPlan, request, merge.Plans(), timeout)
         ) as plans:
@@ -491,9 +503,10 @@ class Operations:
         timeout: float | None = None,  # noqa: ASYNC109 - the end of a watch
     ) -> AsyncGenerator[plan_pb2.DrainProgress]:
         """Yield how far links and switches are from being idle; see ``watch_jobs``."""
-        request = plan_pb2.WatchDrainRequest(
-            fabric=await self.fabric(), links=links, switches=switches
-        )
+
+        def request(fabric: str) -> plan_pb2.WatchDrainRequest:
+            return plan_pb2.WatchDrainRequest(fabric=fabric, links=links, switches=switches)
+
         whole: merge.Merge[plan_pb2.DrainProgress] = merge.Merge()
         async with aclosing(self._watch(self._plans.WatchDrain, request, whole, timeout)) as steps:
             async for step in steps:
@@ -504,7 +517,10 @@ class Operations:
         timeout: float | None = None,  # noqa: ASYNC109 - the end of a watch
     ) -> AsyncGenerator[demand_pb2.RateBatch]:
         """Yield measured rates as they arrive; see ``watch_jobs``."""
-        request = demand_pb2.WatchRatesRequest(fabric=await self.fabric())
+
+        def request(fabric: str) -> demand_pb2.WatchRatesRequest:
+            return demand_pb2.WatchRatesRequest(fabric=fabric)
+
         async with aclosing(
             self._watch(self._demands.WatchRates, request, merge.Rates(), timeout)
         ) as batches:
@@ -534,13 +550,28 @@ class Operations:
             NotFound: A job is gone, or never existed.
             Degraded: A job is degraded, and ``degraded_ok`` is false.
         """
-        waiting = Waiting(state, jobs)
+        waiting, search = Waiting(state, jobs), Search(self.calls, timeout)
         async with aclosing(self.watch_jobs(timeout)) as events:
             async for event in events:
                 waiting.take(event, degraded_ok=degraded_ok)
+                if event.HasField("synced"):
+                    await self._check_known(waiting.unknown, search)
                 if waiting.done:
                     return waiting.found
         raise timed_out(f"after {timeout:g} s {waiting.why_not()}", self.calls)
+
+    async def _check_known(self, jobs: Iterable[str], search: Search) -> None:
+        """Raise ``NotFound`` if one of these jobs is gone.
+
+        A controller that cannot reach its store may not know a job that another one has stored.
+        """
+        for job in jobs:
+            name = f"{await self.fabric()}/jobs/{job}"
+            try:
+                await self._jobs.GetJob(placement_pb2.GetJobRequest(name=name), timeout=search.left)
+            except NotFound as error:
+                if not error.stale:
+                    raise
 
     async def wait_until_gone(
         self,
@@ -588,16 +619,20 @@ class Operations:
     async def _watch(
         self,
         method: Callable[..., Any],
-        request: object,
+        request: Callable[[str], Any],
         merged: merge.Merge[_Event],
         timeout: float | None,  # noqa: ASYNC109 - the end of a watch
     ) -> AsyncGenerator[_Event]:
-        """Yield events of one stream after another, until the time is up."""
+        """Yield events of one stream after another, until the time is up.
+
+        ``request`` returns the request for a fabric, given its full name.
+        """
         search = Search(self.calls, timeout)
         while search.left is None or search.left > 0:
-            stream: AsyncGenerator[_Event] = method(request, timeout=search.left)
             merged.begin()
             try:
+                asked = request(await self.fabric(search.left))
+                stream: AsyncGenerator[_Event] = method(asked, timeout=search.left)
                 async with aclosing(stream):
                     async for event in stream:
                         for told in merged.take(event):
@@ -634,24 +669,22 @@ class Waiting:
         }
         self._names = [job if isinstance(job, str) else job.name.rpartition("/")[2] for job in jobs]
         self._jobs: dict[str, placement_pb2.Job] = {}
-        self._synced = False
 
     def take(self, event: placement_pb2.JobEvent, *, degraded_ok: bool) -> None:
         """Take in a change of a job. Raises ``NotFound`` and ``Degraded``."""
         name = (event.job.name or event.deleted).rpartition("/")[2]
-        if event.HasField("synced"):
-            self._synced = True
-        elif name not in self._names:
+        if name not in self._names:
             return
-        elif event.HasField("deleted"):
+        if event.HasField("deleted"):
             raise NotFound(f"job {name!r} was deleted", code=grpc.StatusCode.NOT_FOUND)
-        else:
-            self._jobs[name] = event.job
-            if self._is_meant(event.job) and not degraded_ok:
-                self._check(event.job)
-        for missing in self._names if self._synced else ():
-            if missing not in self._jobs and missing not in self._etags:
-                raise NotFound(f"there is no job {missing!r}", code=grpc.StatusCode.NOT_FOUND)
+        self._jobs[name] = event.job
+        if self._is_meant(event.job) and not degraded_ok:
+            self._check(event.job)
+
+    @property
+    def unknown(self) -> list[str]:
+        """The names of jobs that no event was about."""
+        return [name for name in self._names if name not in self._jobs]
 
     @property
     def done(self) -> bool:
@@ -674,6 +707,8 @@ class Waiting:
         job = self._jobs.get(name)
         if job is None:
             return "is not known"
+        if not self._is_meant(job):
+            return "has another specification now"
         if job.state == placement_pb2.JOB_STATE_DEGRADED:
             return f"is degraded: {job.reason}"
         return "is " + placement_pb2.JobState.Name(job.state).rpartition("_")[2].lower()

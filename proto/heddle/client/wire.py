@@ -43,7 +43,7 @@ class Wire(Protocol):
         self,
         method: Any,  # noqa: ANN401 - of a channel of its kind
         request: Any,  # noqa: ANN401 - a message, or an iterator of them
-        timeout: float,  # noqa: ASYNC109 - gRPC's own
+        timeout: float | None,  # noqa: ASYNC109 - gRPC's own
         metadata: Metadata,
     ) -> tuple[Message, Any]:
         """Return one answer and the trailing metadata. Raises ``grpc.RpcError``."""
@@ -79,7 +79,7 @@ class AsyncioWire:
         self,
         method: Any,  # noqa: ANN401 - a multi-callable
         request: Any,  # noqa: ANN401 - a message, or an iterator of them
-        timeout: float,  # noqa: ASYNC109 - gRPC's own
+        timeout: float | None,  # noqa: ASYNC109 - gRPC's own
         metadata: Metadata,
     ) -> tuple[Message, Any]:
         """Implement ``Wire.unary``."""
@@ -123,7 +123,7 @@ class BlockingWire:
         self,
         method: Any,  # noqa: ANN401 - a multi-callable
         request: Any,  # noqa: ANN401 - a message, or an iterator of them
-        timeout: float,  # noqa: ASYNC109 - gRPC's own
+        timeout: float | None,  # noqa: ASYNC109 - gRPC's own
         metadata: Metadata,
     ) -> tuple[Message, Any]:
         """Implement ``Wire.unary``."""

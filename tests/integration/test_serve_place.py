@@ -11,7 +11,7 @@ import pytest
 
 from heddle.client import AsyncClient, InvalidRequest, NotFound, PreconditionFailed
 from heddle.v1.placement_pb2 import JobScore, JobSpec, Parallelism
-from heddle_emulator.topology import three_tier
+from heddle_emulator.topology import rail_optimised, three_tier
 from tests.support.operating import operating
 from tests.support.waiting import PATIENCE
 
@@ -53,6 +53,8 @@ async def all_over(client: AsyncClient) -> None:
         pass
 
 
+RAILS = rail_optimised(units=2, servers=4, rails=4, spines=2)
+"""Hosts of a unit have a NIC at each of its four leaves."""
 RUNNING = [f"z0-l{leaf}-h{host}" for leaf in (0, 1) for host in (0, 2)]
 
 
@@ -75,6 +77,24 @@ async def test_a_placement_is_recommended(tmp_path: Path) -> None:
                 assert expected(one.score) <= expected(found.first_fit) * (1 + 1e-9)
             assert await client.list_reservations() == []
             assert [job.name for job in await client.list_jobs()] == ["fabrics/f1/jobs/run"]
+
+
+async def test_a_job_below_several_leaves_is_isolated(tmp_path: Path) -> None:
+    """Hosts of one unit suit an isolated job, although the unit's leaves carry another job's.
+
+    A job that does not fit below a unit's leaves is refused.
+    """
+    async with operating(tmp_path) as operator:
+        await operator.s.put_fabric(RAILS)
+        async with AsyncClient(f"127.0.0.1:{operator.s.api.port}") as client:
+            await client.submit_job("run", spec("u0-h0", "u1-h0"))
+            found = await client.recommend_placement(spec(), 3, isolated=True)
+            assert found.placements
+            for one in found.placements:
+                assert not one.shares_links
+                assert len(zones(one.hosts)) == 1
+            with pytest.raises(PreconditionFailed, match="no other job uses there are 3"):
+                await client.recommend_placement(spec(), 4, isolated=True)
 
 
 async def test_constraints_hold(tmp_path: Path) -> None:

@@ -30,7 +30,11 @@ from heddle_controller.place.order import (
     places,
     run_lengths,
 )
+from heddle_controller.solve.cp_sat import finds, new_model, new_solver
 from heddle_controller.traffic.groups import resolve_parallelism
+
+_THINNING_EFFORT = 1.0
+"""Seconds of deterministic time to search for the most hosts with so many below a leaf."""
 
 FlowsOfJob = Callable[[Job, Fabric], Flows]
 
@@ -61,12 +65,20 @@ def choose(ask: PlacementAsk, around: Surroundings, flows_of_job: FlowsOfJob) ->
     nics = nics_of(held, fabric)
     usable = _whole(ask.hosts, nics, _attached(fabric))
     where = places({host: held[host] for host in usable}, fabric)
-    usable = _thinned(usable, where, ask.hosts_per_leaf)
+    if ask.hosts_per_leaf:
+        usable = _thinned(usable, where, ask.hosts_per_leaf, count)
     if len(usable) < count:
         return Choices(refused=_too_few(ask, len(usable), fabric))
     groups = [usable]
     if ask.isolated:
-        groups = _unshared(usable, where, around, nics)
+        below = [
+            own
+            for place, own in _by_place(usable, where).items()
+            if len(place.leaves) == 1
+            or len(own) < count
+            or _stays_below(flows_of_job(ask.on(own[:count]), fabric), around)
+        ]
+        groups = [*below, *_unshared(usable, where, around, nics)]
     if ask.same_zone:
         groups = [part for group in groups for part in _by_zone(group, where)]
     fitting = [group for group in groups if len(group) >= count]
@@ -212,10 +224,7 @@ def _blocks(
     around: Surroundings,
     nics_of_host: Mapping[str, tuple[int, ...]],
 ) -> list[_Block]:
-    of_place: dict[Place, list[str]] = {}
-    for host in usable:
-        of_place.setdefault(where[host], []).append(host)
-    cut = around.leaves
+    of_place, cut = _by_place(usable, where), around.leaves
     line, used = around.fabric.structure.nic_line, cut.used().max(axis=0)
     capacity = np.maximum(cut.capacity.min(axis=0), 1e-9)
     nics = [nics_of_host[hosts[0]] for hosts in of_place.values()]
@@ -257,18 +266,44 @@ def _attached(fabric: Fabric) -> Bools:
     return found
 
 
-def _thinned(hosts: Sequence[str], where: Mapping[str, Place], most: int) -> list[str]:
-    """Return the hosts, but at most ``most`` of them below one leaf; 0 means no limit."""
-    if not most:
-        return list(hosts)
-    below: dict[int, int] = {}
-    kept = []
-    for host in hosts:
-        if all(below.get(leaf, 0) < most for leaf in where[host].leaves):
-            kept.append(host)
-            for leaf in where[host].leaves:
-                below[leaf] = below.get(leaf, 0) + 1
-    return kept
+def _thinned(hosts: Sequence[str], where: Mapping[str, Place], most: int, count: int) -> list[str]:
+    """Return as many of the hosts as can be had with at most ``most`` of them below one leaf.
+
+    If that needs a search, it may return fewer once it has ``count``.
+    """
+    of_place = _by_place(hosts, where)
+    wanted = _nested(of_place, most)
+    if sum(wanted.values()) < count:
+        wanted = _most_of_each(of_place, most)
+    kept = {host for place, own in of_place.items() for host in own[: wanted[place]]}
+    return [host for host in hosts if host in kept]
+
+
+def _nested(of_place: Mapping[Place, Sequence[str]], most: int) -> dict[Place, int]:
+    """Return how many hosts to take of each place, those below the fewest leaves first.
+
+    No choice has more hosts if, of two places that share a leaf, one has all leaves of the other.
+    """
+    room = dict.fromkeys((leaf for place in of_place for leaf in place.leaves), most)
+    found = {}
+    for place in sorted(of_place, key=lambda place: (len(place.leaves), of_place[place][0])):
+        taken = min(len(of_place[place]), *(room[leaf] for leaf in place.leaves))
+        found[place] = taken
+        for leaf in place.leaves:
+            room[leaf] -= taken
+    return found
+
+
+def _most_of_each(of_place: Mapping[Place, Sequence[str]], most: int) -> dict[Place, int]:
+    """Return the same by integer programming, where places share some of their leaves."""
+    model, solver = new_model(), new_solver(_THINNING_EFFORT)
+    taken = {place: model.new_int_var(0, len(own), "") for place, own in of_place.items()}
+    for leaf in {leaf for place in of_place for leaf in place.leaves}:
+        model.add(sum(taken[place] for place in of_place if leaf in place.leaves) <= most)
+    model.maximize(sum(taken.values()))
+    if not finds(solver, model):
+        return _nested(of_place, most)
+    return {place: int(solver.value(one)) for place, one in taken.items()}
 
 
 def _unshared(
@@ -277,11 +312,10 @@ def _unshared(
     around: Surroundings,
     nics_of_host: Mapping[str, tuple[int, ...]],
 ) -> list[list[str]]:
-    """Return groups of hosts within which traffic meets no other job's, as far as cuts can tell.
+    """Return groups of hosts between which traffic meets no other job's, as far as cuts can tell.
 
-    There is a group for the hosts below each leaf, and one for each zone with the hosts whose
-    leaves carry nothing to or from other leaves. A last group joins such hosts of all zones that
-    carry nothing to or from others.
+    There is a group for each zone with the hosts whose leaves carry nothing to or from other
+    leaves. A last group joins such hosts of all zones that carry nothing to or from others.
     """
     leaves = around.leaves
     quiet = leaves.load.max(axis=0) <= 0
@@ -293,11 +327,20 @@ def _unshared(
         if _use_of_zone(around, where[group[0]].zone) <= 0
         for host in group
     ]
-    below: dict[Place, list[str]] = {}
+    return [*of_zone, *([between] if len(of_zone) > 1 else [])]
+
+
+def _stays_below(flows: Flows, around: Surroundings) -> bool:
+    """Return whether each flow stays below a leaf, or below a pair of leaves with the same NICs."""
+    part = around.leaves.part
+    return bool((part[flows.source] == part[flows.destination]).all())
+
+
+def _by_place(hosts: Sequence[str], where: Mapping[str, Place]) -> dict[Place, list[str]]:
+    found: dict[Place, list[str]] = {}
     for host in hosts:
-        below.setdefault(where[host], []).append(host)
-    groups = [own for place, own in below.items() if len(place.leaves) == 1]
-    return [*groups, *of_zone, *([between] if len(of_zone) > 1 else [])]
+        found.setdefault(where[host], []).append(host)
+    return found
 
 
 def _by_zone(hosts: Sequence[str], where: Mapping[str, Place]) -> list[list[str]]:

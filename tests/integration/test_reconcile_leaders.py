@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from heddle_controller.model.plan import Plan
 from heddle_controller.model.program import Entries
 from heddle_controller.reconcile.loop import Reconciler
-from heddle_controller.reconcile.ports import AgentSession
+from heddle_controller.reconcile.ports import AgentSession, Metric
 from heddle_controller.state.errors import StaleGeneration, Unavailable
 from heddle_controller.store.store import Store
 from tests.support.reconcile_world import ENGINE, IMPATIENT, House, ring, three_tiers
@@ -184,12 +185,13 @@ async def reach(house: House, moody: Moody, calls: int) -> None:
 @pytest.mark.parametrize("call", ["versions", "intent", "commit", "committed"])
 @pytest.mark.parametrize("error", [Unavailable("disk full"), StaleGeneration(1, 2)])
 async def test_a_store_that_fails_for_a_while(house: House, call: str, error: Exception) -> None:
-    """The loop tries again until the store works, and then programs the job."""
+    """The loop counts each failure, tries again until the store works, and programs the job."""
     async with moody(house) as store:
         store.failing[call] = error
         await house.store.put_fabric("f1", house.fabric)
         await house.store.submit_job("f1", J1)
         await reach(house, store, 3)
+        assert house.figures.counts[Metric.RECONCILE_FAILURES] >= 2
         store.failing.clear()
         await house.programmed("j1")
         await house.settled()
@@ -209,6 +211,30 @@ async def test_facts_that_cannot_be_written(house: House, call: str) -> None:
         store.failing.clear()
         await house.programmed("j1")
         await house.settled()
+
+
+async def test_a_store_that_is_gone_is_told_in_words(house: House) -> None:
+    """A lost store is logged without tracebacks and without another leader; then the loop leads.
+
+    Nobody has taken the place of this controller, so no log line may say so.
+    """
+    away = house.path.with_name("elsewhere.db")
+    async with house.running():
+        await furnish(house)
+        with capture_logs() as logged:
+            house.path.rename(away)
+            with pytest.raises(Unavailable):
+                await house.store.versions("f1")
+            await house.until(
+                lambda: any(one["event"] == "waits for the store to lead" for one in logged),
+                "waits for the store",
+            )
+        away.rename(house.path)
+        await house.store.submit_job("f1", J2)
+        await house.programmed("j2")
+    assert not [one for one in logged if one["log_level"] == "error"]
+    (over,) = (one["why"] for one in logged if one["event"] == "leadership over")
+    assert "no later leader is known" in over
 
 
 async def test_a_fault_in_one_fabric_stays_there(house: House) -> None:

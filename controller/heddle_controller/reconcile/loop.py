@@ -15,6 +15,7 @@ from collections.abc import Mapping
 
 import structlog
 
+from heddle_controller.reconcile.ports import Metric
 from heddle_controller.reconcile.rollout.presence import Superseded
 from heddle_controller.reconcile.worker import Dependencies, Worker
 from heddle_controller.state.errors import PortError, StaleEpoch, Unavailable
@@ -50,6 +51,7 @@ class Reconciler:
         """Lead, or wait to lead, until cancelled."""
         delay = self._world.settings.retry_first
         while True:
+            failed = False
             try:
                 await self._reign()
                 delay = self._world.settings.retry_first
@@ -57,12 +59,16 @@ class Reconciler:
                 self._learn(ended)
                 log.warning("leadership over", epoch=self._epoch, why=_words(ended))
                 delay = self._world.settings.retry_first
+            except* Unavailable as away:
+                log.warning("waits for the store to lead", epoch=self._epoch, why=_words(away))
+                failed = True
             except* Exception as fault:
                 log.exception("leadership failed", epoch=self._epoch, why=_words(fault))
-                end_if_asked()
+                failed = True
+            end_if_asked()
+            if failed:
                 await self._world.clock.sleep(delay)
                 delay = min(2 * delay, self._world.settings.retry_last)
-            end_if_asked()
 
     def _learn(self, ended: BaseExceptionGroup[PortError]) -> None:
         """Remember the highest epoch met, and set aside switches that claim one too often."""
@@ -133,13 +139,14 @@ class Reconciler:
             except* Exception as fault:
                 log.exception("fabric failed", fabric=fabric, epoch=epoch, why=_words(fault))
             end_if_asked()
+            self._world.metrics.count(Metric.RECONCILE_FAILURES, fabric)
             await self._world.clock.sleep(delay)
             delay = min(2 * delay, settings.retry_last)
             workers[fabric] = Worker(fabric, epoch, self._world, followers)
 
     async def _mind_the_end(self, epoch: int) -> None:
         await self._world.store.leadership_lost(epoch)
-        raise StaleEpoch(epoch, epoch + 1)
+        raise StaleEpoch(epoch, self._world.store.applier.epoch)
 
 
 def _leaves(group: BaseExceptionGroup[Exception]) -> list[BaseException]:

@@ -72,10 +72,15 @@ class FailedPrecondition(PortError):
 
 
 class StaleEpoch(PortError):
-    """There is a newer leader, so the one with this epoch must stop."""
+    """The leadership of this epoch is over, so whoever works for it must stop.
+
+    ``newest`` is not above ``epoch`` if no later leader is known, as when the store is lost.
+    """
 
     def __init__(self, epoch: int, newest: int) -> None:
-        super().__init__(f"epoch {epoch} is over: a leader with epoch {newest} has taken its place")
+        later = f"a leader with epoch {newest} has taken its place"
+        nobody = "its leadership is lost, and no later leader is known"
+        super().__init__(f"epoch {epoch} is over: {later if newest > epoch else nobody}")
         self.epoch = epoch
         self.newest = newest
 

@@ -156,7 +156,7 @@ class Pending:
 
     def hold_back(self, newest: int) -> None:
         """Fail with ``StaleEpoch``, because its epoch was over before it was sent."""
-        self._fail(StaleEpoch(self.push.epoch, max(newest, self.push.epoch + 1)))
+        self._fail(StaleEpoch(self.push.epoch, newest))
 
     def lose(self, switch: str) -> None:
         """Fail with ``SessionLost``, because no answer will come."""

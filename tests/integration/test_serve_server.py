@@ -14,14 +14,16 @@ from grpc import aio
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
-from heddle.v1 import fabric_pb2, placement_pb2
+from heddle.v1 import doctor_pb2, fabric_pb2, placement_pb2
 from heddle.v1.fabric_pb2_grpc import FabricServiceStub
 from heddle_controller.model.errors import InputError
 from heddle_controller.serve.interceptors.auth import Admission, is_loopback, peer_host
 from heddle_controller.serve.security.caller import Caller, Role
 from heddle_controller.serve.security.certificates import Mapper, Rule, Tls
 from heddle_controller.serve.server import ServerTerms
+from heddle_controller.state.errors import Unavailable
 from tests.support.serving import LOOPBACK, OPTIONS, Serving, reason, refusal, serving
+from tests.support.store_samples import demands
 from tests.support.waiting import PATIENCE, until
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
@@ -149,6 +151,24 @@ async def test_a_fault_of_ours_is_told_by_its_incident_alone(
         log = capsys.readouterr().out
         assert incident in log
         assert "TypeError" in log
+
+
+async def test_the_doctor_finds_a_store_that_takes_no_writes(tmp_path: Path) -> None:
+    """After a write that found the disk full, the doctor names the store and the reason."""
+    async with serving(tmp_path) as s:
+        await s.put_fabric()
+        asked = doctor_pb2.ExamineInstallationRequest(fabric="fabrics/f1")
+        before = await s.doctor.ExamineInstallation(asked)
+        assert not [one for one in before.findings if one.about == "store"]
+        database: Any = s.store.applier
+        connection = database._database._connection
+        pages = connection.execute("PRAGMA page_count").fetchone()[0]
+        connection.execute(f"PRAGMA max_page_count = {pages}")
+        with pytest.raises(Unavailable):
+            await s.store.put_demands("f1", "big", demands(*[("n0.0", "n1.0")] * 10_000))
+        after = await s.doctor.ExamineInstallation(asked)
+        (told,) = [one.text for one in after.findings if one.about == "store"]
+        assert "disk is full" in told
 
 
 async def test_a_call_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

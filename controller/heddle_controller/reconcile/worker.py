@@ -186,6 +186,7 @@ class Worker:
                 raise
             except PortError as error:  # the store is away, or another plan was committed
                 log.warning("fabric not reconciled", fabric=self._fabric, why=str(error))
+                self._world.metrics.count(Metric.RECONCILE_FAILURES, self._fabric)
                 self._committed = self._version = None
                 self._try_again()
 

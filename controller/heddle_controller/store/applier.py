@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import secrets
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
@@ -222,6 +223,10 @@ class Applier(Protocol):
         """
         ...
 
+    def write_trouble(self) -> str:
+        """Return why a write failed in the last minutes; empty if none did."""
+        ...
+
     async def close(self) -> None:
         """Finish writes in progress, and release the database."""
         ...
@@ -229,6 +234,8 @@ class Applier(Protocol):
 
 MOST_CHANGES, _MOST_BYTES = 128, 1 << 20
 """Most changes in one batch, and the bytes after which no further change is added to it."""
+TROUBLE_SECONDS = 120.0
+"""A failed write is reported for so long. The loop repeats its own failed writes sooner."""
 AGAIN = Outcome("again")
 """Outcome of a change that must be sent again with the next batch."""
 
@@ -263,7 +270,16 @@ class WriteBatcher:
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
         self._closed = False
+        self._trouble, self._trouble_time = "", 0.0
         self._task = asyncio.create_task(self._run(), name="store writes")
+
+    def trouble(self) -> str:
+        """Return why a write failed within ``TROUBLE_SECONDS``; empty if none did.
+
+        A later success does not end this: on a full disk, small writes may still find room.
+        """
+        recent = time.monotonic() < self._trouble_time + TROUBLE_SECONDS
+        return self._trouble if recent else ""
 
     async def send(self, change: Change, ask: Ask) -> Outcome:
         """Send a change and return its outcome.
@@ -302,6 +318,7 @@ class WriteBatcher:
         try:
             answers = await self._deliver(batch)
         except Exception as fault:  # noqa: BLE001 - told to those who asked; the others live on
+            self._note(fault)
             for sent in batch:
                 _fail(sent, fault)
             return
@@ -310,10 +327,15 @@ class WriteBatcher:
             if answer is AGAIN:
                 again.append(sent)
             elif isinstance(answer, Exception):
+                self._note(answer)
                 _fail(sent, answer)
             elif not sent.outcome.done():
                 sent.outcome.set_result(answer)
         self._queue.extendleft(reversed(again))
+
+    def _note(self, error: Exception) -> None:
+        if isinstance(error, Unavailable):
+            self._trouble, self._trouble_time = str(error), time.monotonic()
 
     def _refusal(self) -> Unavailable:
         return Unavailable(f"store {self._name}: closed, the controller is stopping")

@@ -926,6 +926,10 @@ class Store:
         """Delegate to ``Applier.stale_for``."""
         return self.applier.stale_for()
 
+    def write_trouble(self) -> str:
+        """Delegate to ``Applier.write_trouble``."""
+        return self.applier.write_trouble()
+
     async def close(self) -> None:
         """Finish writes in progress, wake all waiters, and release the file or server."""
         await self.applier.close()

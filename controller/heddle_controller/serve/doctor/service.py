@@ -57,6 +57,8 @@ class Installation:
     """Name of the controller that leads; empty if none does."""
     stale_seconds: float
     """Seconds for which the store has been out of reach; 0 if it can be reached."""
+    write_trouble: str
+    """Why a write to the store failed in the last minutes; empty if none did."""
     version: str
     """Version of this controller."""
 
@@ -78,6 +80,10 @@ def _store(now: Installation) -> Iterator[pb.Finding]:
     if now.stale_seconds > 0:
         text = f"The store cannot be reached for {now.stale_seconds:.0f} s: no change is taken."
         yield found(pb.SEVERITY_ERROR, "store", text, "See to the store: the controller's log")
+    if now.write_trouble:
+        text = f"Writes have failed in the last minutes: {now.write_trouble}."
+        cure = "See to the store: until it takes writes, nothing new is planned"
+        yield found(pb.SEVERITY_ERROR, "store", text, cure)
     if not now.leader:
         cure = "Start a controller, or see in their logs why none can lead"
         yield found(pb.SEVERITY_ERROR, "controller", "No controller leads.", cure)
@@ -222,6 +228,7 @@ class DoctorService(DoctorServiceServicer):
             aside=dict(self._gateway.held_aside(fabric)),
             leader=(await self._store.leader()).holder,
             stale_seconds=self._store.stale_for(),
+            write_trouble=self._store.write_trouble(),
             version=version("heddle-controller"),
         )
         findings = await asyncio.to_thread(examine_installation, now)

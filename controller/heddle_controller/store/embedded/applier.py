@@ -409,6 +409,10 @@ class FileApplier:
         """Implement ``Applier.stale_for``. Always 0.0, because reads are current or fail."""
         return 0.0
 
+    def write_trouble(self) -> str:
+        """Implement ``Applier.write_trouble``."""
+        return self._writes.trouble()
+
     async def close(self) -> None:
         """Implement ``Applier.close``."""
         self.feed.close()

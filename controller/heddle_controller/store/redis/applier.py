@@ -298,6 +298,10 @@ class RedisApplier:
         """Implement ``Applier.stale_for``."""
         return self.link.silent_for()
 
+    def write_trouble(self) -> str:
+        """Implement ``Applier.write_trouble``."""
+        return self._batcher.trouble()
+
     async def secret(self, name: str, proposal: bytes) -> bytes:
         """Return the secret that all replicas share under a name.
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from structlog.testing import capture_logs
 
 from heddle_agent.fib import NextHop
 from heddle_controller.model.fabric import NodeKind, State
@@ -127,7 +128,7 @@ def _nics(plan: Plan, leaf: str) -> list[int]:
 
 
 async def test_a_refused_entry_is_told_and_tried_again(house: House) -> None:
-    """A job's reason names switch and cause of a refused entry, which is tried again."""
+    """Job and log name switch and cause of a refused entry, which is tried again."""
     async with house.running():
         await furnish(house, INSIDE)
         await house.programmed("inside")
@@ -138,9 +139,15 @@ async def test_a_refused_entry_is_told_and_tried_again(house: House) -> None:
         await house.store.delete_job("f1", "inside")
         await house.until(lambda: not house.gateway.switches[switch].table.entries, "emptied")
         house.gateway.switches[switch].refuses[match] = FailureReason.BACKEND
-        await house.store.submit_job("f1", INSIDE)
-        why = f"1 flow not on the planned path: switch {switch}: BACKEND: no"
-        await house.degraded("inside", why)
+        with capture_logs() as logged:
+            await house.store.submit_job("f1", INSIDE)
+            why = f"1 flow not on the planned path: switch {switch}: BACKEND: no"
+            await house.degraded("inside", why)
+        told = [one for one in logged if one["event"] == "entries refused"]
+        assert {(one["switch"], one["failures"]) for one in told} == {(switch, 1)}
+        assert {(one["entry"], one["reason"], one["why"]) for one in told} == {
+            (" ".join(map(str, match)), "BACKEND", "no")
+        }
         house.gateway.switches[switch].refuses.clear()
         await house.programmed("inside")
         await house.settled()

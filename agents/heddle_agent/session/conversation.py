@@ -157,19 +157,20 @@ class Conversation:
             receipt = self._refused(message, str(error))
             self._count(receipt)
             return self._result(message, receipt)
+        failures: tuple[OperationFailure, ...] = ()
         try:
             receipt = await self._worker.receive(push)
+            failures = receipt.failures
             self._count(receipt)
             if receipt.status is not Status.APPLIED or not self._worker.at_once:
                 await self._write(self._result(message, receipt))
         finally:  # the table must reach the backend even if the stream has ended
-            failures = await self._program(push)
+            failures = (*failures, *await self._program(push, failures))
         if self._pushed is not None:
-            failed = len(receipt.failures) + len(failures)
-            self._pushed(push, receipt, failed, (began, time.time()))
+            self._pushed(push, receipt, len(failures), (began, time.time()))
         if receipt.status is not Status.APPLIED:
             return None
-        done = receipt._replace(failures=(*receipt.failures, *failures))
+        done = receipt._replace(failures=failures)
         table = await self._told(message) if message.tell_table else None
         return self._result(message, done, pb.PUSH_STAGE_FIB, table)
 
@@ -187,17 +188,33 @@ class Conversation:
         told = partial(encode.table_state, forwarding.held, forwarding.digest(), entries)
         return told() if entries is None else await self._worker.away(told)
 
-    async def _program(self, push: Push) -> Sequence[OperationFailure]:
-        """Bring the table into the backend; log the duration if that runs in a thread."""
+    async def _program(
+        self, push: Push, refused: Sequence[OperationFailure]
+    ) -> Sequence[OperationFailure]:
+        """Bring the table into the backend; log the duration if that runs in a thread.
+
+        ``refused`` are operations that the table refused. They are logged too.
+        """
         begin = time.monotonic()
         failures = await self._worker.program(push)
-        if push.operations.matches and not self._worker.at_once:
+        generation, matches = push.version.generation, push.operations.matches
+        if matches and not self._worker.at_once:
             _log.info(
                 "push programmed",
-                generation=push.version.generation,
-                operations=len(push.operations.matches),
-                failures=len(failures),
+                generation=generation,
+                operations=len(matches),
+                failures=len(refused) + len(failures),
                 seconds=round(time.monotonic() - begin, 6),
+            )
+        if failed := [*refused, *failures]:
+            _log.warning(
+                "entries refused",
+                generation=generation,
+                operations=len(matches),
+                failures=len(failed),
+                reasons=dict(Counter(one.reason.name for one in failed)),
+                entry=" ".join(map(str, matches[failed[0].operation])),
+                why=failed[0].message,
             )
         return failures
 

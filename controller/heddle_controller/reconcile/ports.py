@@ -135,6 +135,18 @@ class Push:
         """Number of entries that are set or deleted."""
         return len(self.sets) + len(self.deletes)
 
+    def match(self, operation: int) -> tuple[str, str, int, int]:
+        """Return an operation's source and destination NIC, and its ports (0 for any)."""
+        row = operation - len(self.sets)
+        entries = self.sets if row < 0 else self.deletes
+        ids = self.fabric.structure.nodes.ids
+        return (
+            ids[entries.source[row]],
+            ids[entries.destination[row]],
+            int(entries.source_port[row]),
+            int(entries.destination_port[row]),
+        )
+
 
 class PushStatus(IntEnum):
     """How an agent took a push; the numbers are those of agent.proto."""

@@ -132,11 +132,15 @@ async def test_entries_are_told_where_that_is_asked(controller: Controller) -> N
 
 
 async def test_failures_are_in_band(controller: Controller) -> None:
-    """An operation that finds no room in the table is named in the answer."""
+    """An operation that finds no room in the table is named in the answer and in the log."""
     async with running(controller.address, table_size=1) as one:
         stream = await controller.stream()
-        await stream.push(wire_push(ENTRY, ("nic0", "far1", 0, 0, None)))
-        (result,) = await stream.acked()
+        with capture_logs() as logs:
+            await stream.push(wire_push(ENTRY, ("nic0", "far1", 0, 0, None)))
+            (result,) = await stream.acked()
+        (told,) = [line for line in logs if line["event"] == "entries refused"]
+        assert (told["failures"], told["reasons"]) == (1, {"TABLE_FULL": 1})
+        assert told["entry"] == "nic0 far1 0 0"
         assert result.status == pb.PUSH_STATUS_APPLIED
         assert [(f.operation, f.reason) for f in result.failures] == [
             (1, pb.FAILURE_REASON_TABLE_FULL)

@@ -24,6 +24,7 @@ from heddle_controller.reconcile.ports import (
     Clock,
     Metric,
     Metrics,
+    OperationFailure,
     Push,
     PushReport,
 )
@@ -257,6 +258,8 @@ class Rollout:
             failures = sent.failures()
             if failures is not None:
                 self._measure(sent, len(failures))
+            if failures:
+                self._log_refused(sent, failures)
             if sent.obsolete:
                 continue
             if sent.step is None:
@@ -358,6 +361,21 @@ class Rollout:
         self._metrics.count(Metric.OPERATIONS, self._fabric, sent.operations)
         self._metrics.count(Metric.OPERATION_FAILURES, self._fabric, failures)
         self._metrics.observe(Metric.PUSH_SECONDS, self._fabric, seconds)
+
+    def _log_refused(self, sent: PendingPush, failures: Sequence[OperationFailure]) -> None:
+        """Log how many operations of a push failed, and the first with its reason."""
+        first = failures[0]
+        log.warning(
+            "entries refused",
+            fabric=self._fabric,
+            switch=sent.session.switch,
+            generation=sent.push.generation,
+            operations=sent.operations,
+            failures=len(failures),
+            entry=" ".join(map(str, sent.push.match(first.operation))),
+            reason=first.reason.name,
+            why=first.message,
+        )
 
     def _report(self, seen: Evaluation, target: Target) -> None:
         """Update the metrics of the rollout, and have the facts written."""

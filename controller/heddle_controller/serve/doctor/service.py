@@ -170,7 +170,12 @@ def _plan(now: Installation) -> Iterator[pb.Finding]:
         generation = now.committed.generation
         does = many(len(lacking), "switch does", "switches do")
         text = f"{does} not hold plan {generation} yet: {some(lacking)}."
-        yield found(pb.SEVERITY_WARNING, "plan", text, "Wait; else see the logs of their agents")
+        yield found(
+            pb.SEVERITY_WARNING,
+            "plan",
+            text,
+            "Wait; else see 'entries refused' in the leader's log",
+        )
 
 
 def _unannounced(plan: Plan) -> Iterator[pb.Finding]:

@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterator, MutableMapping
 from typing import Any
 
 import structlog
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry, make_wsgi_app
 
+from heddle.scrape import ScrapeServer
 from heddle.text import clean, clean_lines
 from heddle_agent import metrics
 from heddle_agent.agent import Agent
@@ -198,7 +199,8 @@ def metrics_server(settings: ProcessSettings, told: CollectorRegistry) -> Iterat
         yield
         return
     try:
-        server, thread = start_http_server(settings.metrics_port, settings.metrics_host, told)
+        app = make_wsgi_app(told)
+        server = ScrapeServer(app, settings.metrics_host, settings.metrics_port)
     except OSError as error:
         raise SettingsError(
             f"--metrics-port {settings.metrics_port} on {settings.metrics_host}:"
@@ -208,9 +210,7 @@ def metrics_server(settings: ProcessSettings, told: CollectorRegistry) -> Iterat
     try:
         yield
     finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+        server.stop()
 
 
 async def serve(settings: Settings) -> None:

@@ -15,9 +15,7 @@ import asyncio
 import collections
 import time
 from collections.abc import Callable, Mapping
-from threading import Thread
 from typing import TypeAlias
-from wsgiref.simple_server import WSGIServer
 
 import structlog
 from prometheus_client import (
@@ -28,9 +26,10 @@ from prometheus_client import (
     PlatformCollector,
     ProcessCollector,
     disable_created_metrics,
-    start_http_server,
+    make_wsgi_app,
 )
 
+from heddle.scrape import ScrapeServer
 from heddle_controller.model.plan import Certificate
 from heddle_controller.reconcile.ports import Metric
 from heddle_controller.state.errors import NotFound, Unavailable
@@ -277,8 +276,7 @@ class MetricsServer:
         disable_created_metrics()  # type: ignore[no-untyped-call] # the library has no types here
         ProcessCollector(registry=telemetry.registry)
         PlatformCollector(registry=telemetry.registry)
-        started: tuple[WSGIServer, Thread] = start_http_server(port, host, telemetry.registry)
-        self._server, self._thread = started
+        self._server = ScrapeServer(make_wsgi_app(telemetry.registry), host, port)
 
     @property
     def port(self) -> int:
@@ -287,9 +285,7 @@ class MetricsServer:
 
     def close(self) -> None:
         """Stop serving and free the port."""
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        self._server.stop()
 
 
 _log = structlog.get_logger()

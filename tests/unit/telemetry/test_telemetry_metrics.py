@@ -2,13 +2,18 @@ from __future__ import annotations
 
 import re
 import socket
+from contextlib import ExitStack, suppress
+from select import select
+from typing import Any
 from urllib.request import urlopen
 
 import pytest
 
+from heddle.scrape import MOST_CONNECTIONS, ScrapeServer
 from heddle_controller.model.plan import Certificate, TierCertificate
 from heddle_controller.reconcile.ports import Metric
 from heddle_controller.telemetry.metrics import MetricsServer, Telemetry
+from tests.support.waiting import PATIENCE
 
 
 @pytest.fixture
@@ -107,6 +112,39 @@ def test_prometheus_can_scrape(telemetry: Telemetry) -> None:
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         probe.bind(("127.0.0.1", server.port))
+
+
+def _answer(_: object, start: Any) -> list[bytes]:
+    start("200 OK", [])
+    return [b"heddle_up 1"]
+
+
+def test_connections_to_the_metrics_are_bounded() -> None:
+    """So many connections stay open and no more, so that others keep their descriptors."""
+    server = ScrapeServer(_answer, "127.0.0.1", 0, most_seconds=10 * PATIENCE)
+    address = ("127.0.0.1", server.server_port)
+    with ExitStack() as stack:
+        stack.callback(server.stop)
+        one_each = [stack.enter_context(socket.create_connection(address)) for _ in range(100)]
+        for one in one_each[MOST_CONNECTIONS:]:
+            one.settimeout(PATIENCE)
+            with suppress(ConnectionResetError):
+                assert not one.recv(1)
+        assert not select(one_each[:MOST_CONNECTIONS], [], [], 0)[0]
+
+
+def test_a_slow_connection_to_the_metrics_is_cut_off() -> None:
+    """Connections that do not finish their request in time end, whatever they have sent."""
+    server = ScrapeServer(_answer, "127.0.0.1", 0, most_seconds=0.2)
+    address = ("127.0.0.1", server.server_port)
+    with ExitStack() as stack:
+        stack.callback(server.stop)
+        slow = [stack.enter_context(socket.create_connection(address)) for _ in range(20)]
+        for one in slow:
+            one.settimeout(PATIENCE)
+            with suppress(ConnectionResetError, BrokenPipeError):
+                one.sendall(b"GET /metrics")
+                assert not one.recv(1)
 
 
 def test_a_metrics_port_in_use_is_an_error(telemetry: Telemetry) -> None:

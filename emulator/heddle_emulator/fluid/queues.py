@@ -44,6 +44,8 @@ STARTS, APART = 8, 3e-6
 """Number of simulated runs, and seconds by which each message may begin late."""
 _PATIENCE = 5_000
 """Steps without an arrival at any end after which pauses count as waiting for each other."""
+NOISE = 1e-7
+"""Bytes in a step that are a rounding error; flows that are paced may send a small part of one."""
 DEALS = 3
 """Rounds in which a NIC redistributes what some of its QPs leave."""
 
@@ -164,14 +166,25 @@ class QueueSimulation:
         messages = self._messages
         bytes_of = np.repeat(messages.size, self._uses)
         loads = np.bincount(messages.arcs, weights=bytes_of, minlength=len(self._speed))
-        seconds = float((loads / self._speed).max(initial=0.0)) + float(messages.start.max())
-        work = seconds / self._step * (len(messages.arcs) + STEP_WORK)
-        if work > MOST_WORK:
-            reason = (
-                f"are played in steps of {self._step * 1e6:.2g} us, and this takes {seconds:.3g} s"
-                f" or more; give flows a {work / MOST_WORK:,.0f}th of their bytes (--size)"
-            )
-            raise refuse("queues", "", reason)
+        of_sender = np.bincount(messages.sender, weights=messages.size)[messages.sender]
+        links = float((loads / self._speed).max(initial=0.0))
+        pace = float((of_sender / messages.limit).max(initial=0.0))
+        start = float(messages.start.max(initial=0.0))
+        most = MOST_WORK * self._step / (len(messages.arcs) + STEP_WORK)
+        if (seconds := start + max(links, pace)) <= most:
+            return
+        less = f"a {seconds / most:,.0f}th of"
+        if start > most / 2:
+            cure = f"flows start up to {start:.3g} s late: let them start sooner (start_s)"
+        elif pace > links:
+            cure = f"a flow needs {pace:.3g} s at its pace: give it {less} its bytes, or more gbps"
+        else:
+            cure = f"a link needs {links:.3g} s: give flows {less} their bytes (file or --size)"
+        reason = (
+            f"are played in steps of {self._step * 1e6:.2g} us, for {most:.2g} s at most here;"
+            f" {cure}"
+        )
+        raise refuse("queues", "", reason)
 
     def run(self) -> Floats:
         """Return the seconds until the last byte of each row arrives, shape (rows,).
@@ -229,11 +242,11 @@ class QueueSimulation:
         want = np.minimum(self._todo, self._senders.most(self._flying, self._step))
         want = np.where(begun, want, 0.0)
         asked = np.bincount(messages.sender, weights=want)
-        part = messages.limit * self._step / np.maximum(asked[messages.sender], SOME)
+        part = messages.limit * self._step / np.maximum(asked[messages.sender], NOISE)
         want *= np.minimum(part, 1.0)
         sent, free = np.zeros(len(want)), room.copy()
         for _ in range(DEALS):
-            open_ = want - sent > SOME / 2
+            open_ = want - sent > NOISE
             weight = np.where(open_, messages.qps, 0.0)
             all_of = np.bincount(nic, weights=weight, minlength=count)
             deal = free[nic] * weight / np.maximum(all_of[nic], 1.0)

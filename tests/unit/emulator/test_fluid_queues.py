@@ -143,6 +143,71 @@ def test_compare_plays_queues(tmp_path: Path, capfd: pytest.CaptureFixture[str])
     assert all(found[a]["ecmp"] != found[b]["ecmp"] for a, b in combinations(CONTROLS, 2))
 
 
+def _told(folder: Path, *lines: str) -> list[str]:
+    """Write two leaves under one spine, and these flows. Return the options."""
+    save_fabric_file(clos(leaves=2, spines=1, nics_per_leaf=3), folder / "fabric.json")
+    head = "flow,src,dst,gbps,job,phase,qps,bytes,start_s\n"
+    (folder / "flows.csv").write_text(head + "".join(f"{line}\n" for line in lines))
+    return ["--fabric", str(folder / "fabric.json"), "--flows", str(folder / "flows.csv")]
+
+
+def _makespans(words: list[str], capfd: pytest.CaptureFixture[str]) -> dict[str, float]:
+    assert run_command_line(["compare", *words, "--json"]) == 0
+    strategies = json.loads(capfd.readouterr().out)["strategies"]
+    return {name: told["makespan_seconds"] for name, told in strategies.items()}
+
+
+def test_limits_keep_fair_rates_where_there_is_one_path(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Spraying over one path is that path, and queues change neither it nor a crossbar."""
+    words = _told(
+        tmp_path,
+        "a,l0-h0-n0,l1-h0-n0,400,j,,1,8000000,",
+        "b,l0-h0-n1,l1-h0-n0,400,j,,1,8000000,",
+        "c,l0-h0-n2,l1-h0-n1,400,j,,1,8000000,",
+        "d,l1-h0-n2,l0-h0-n1,400,j,,1,20000,",
+    )
+    words += ["--strategies", "ecmp,spray,ideal"]
+    fair = _makespans(words, capfd)
+    assert fair["spray"] == pytest.approx(fair["ecmp"])
+    for control in CONTROLS:
+        found = _makespans([*words, "--queues", control], capfd)
+        assert (found["spray"], found["ideal"]) == (fair["spray"], fair["ideal"])
+        assert found["ecmp"] != fair["ecmp"]
+
+
+@pytest.mark.parametrize("control", CONTROLS)
+@pytest.mark.parametrize("cells", ["0.005,j,,1,2000", "0.1,j,,32,40000"])
+def test_a_slow_flow_sends_at_its_pace(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], control: ControlName, cells: str
+) -> None:
+    """A paced flow that may send less than a byte in a step takes as long as with fair rates."""
+    words = _told(tmp_path, f"a,l0-h0-n0,l1-h0-n0,{cells},")
+    words += ["--strategies", "ecmp", "--paced"]
+    found = _makespans([*words, "--queues", control], capfd)
+    assert found["ecmp"] == pytest.approx(_makespans(words, capfd)["ecmp"], rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("line", "cure"),
+    [
+        ("0.1,j,,1,80000000,", "at its pace"),
+        ("400,j,,1,800000,30", "start_s"),
+        ("400,j,,1,400000000000,", "their bytes (file or --size)"),
+    ],
+)
+def test_what_takes_too_long_is_refused_with_its_cause(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], line: str, cure: str
+) -> None:
+    """The cure fits the cause: a pace, a late start, or many bytes."""
+    words = _told(tmp_path, f"a,l0-h0-n0,l1-h0-n0,{line}")
+    words += ["--strategies", "ecmp", "--paced", "--queues", "pfc"]
+    assert run_command_line(["compare", *words]) == 2
+    (said,) = capfd.readouterr().err.splitlines()
+    assert cure in said
+
+
 @pytest.mark.parametrize(
     ("words", "cure"),
     [

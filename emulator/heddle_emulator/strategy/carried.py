@@ -6,7 +6,7 @@ which part of a flow crosses each arc. The "path" of a sprayed flow contains all
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -28,6 +28,8 @@ class Carried:
     paths: Paths
     parts: Floats
     """Parallel to ``paths.arcs``: the part of the path's packets that crosses the arc."""
+    limit: bool = False
+    """Whether this is a limit to compare with, such as spraying, and no choice of paths."""
 
 
 def whole(flows: Flows, paths: Paths) -> Carried:
@@ -94,11 +96,15 @@ class Outcome:
 
     @cached_property
     def ends(self) -> Floats | None:
-        """Seconds until each flow is done, see ``makespan``; None if any flow has a lost QP."""
+        """Seconds until each flow is done, see ``makespan``; None if any flow has a lost QP.
+
+        Limits keep fair rates, as queues are those of paths.
+        """
         if self.lost_flows:
             return None
         carried, capacity = self.carried, self.fabric.structure.capacity
-        return ends(capacity, carried.flows, carried.paths, carried.parts, self.sending)
+        sending = replace(self.sending, queues=None) if carried.limit else self.sending
+        return ends(capacity, carried.flows, carried.paths, carried.parts, sending)
 
     @property
     def makespan_seconds(self) -> float | None:

@@ -90,8 +90,8 @@ def _arrived(
 
 
 def _carried(flows: Flows, flow: Ints, arc: Ints, part: Floats) -> Carried:
-    """Return one path for each flow, made of all the arcs it uses."""
-    order = np.lexsort((arc, flow))
+    """Return one path for each flow, made of all the arcs it uses, hop after hop."""
+    order = np.argsort(flow, kind="stable")
     rows, counts = np.unique(flow, return_counts=True)
     paths = Paths(
         flow=rows,
@@ -100,7 +100,7 @@ def _carried(flows: Flows, flow: Ints, arc: Ints, part: Floats) -> Carried:
         first=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
         arcs=arc[order],
     )
-    return Carried(flows, paths, part[order])
+    return Carried(flows, paths, part[order], limit=True)
 
 
 def ecmp(fabric: Fabric, flows: Flows, seed: int) -> Measurement:

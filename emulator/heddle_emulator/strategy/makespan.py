@@ -5,10 +5,10 @@ fast as the links of its NICs and paths allow, unless it is paced. A flow that i
 sends a second's worth of its demand, never sends faster than its demand over all its QPs. When its
 other QPs are done, a QP on a bad path may use all of the demand.
 
-A flow begins no sooner than its start. The phases of a job follow one another in the order of their
-names in the flow file; each begins when the one before has ended. Flows without a phase wait for
-nothing. So if no bytes are given, a fabric without bottlenecks takes a second for each phase of the
-job with the most phases.
+A flow begins no sooner than its start. The phases of a job follow one another in the order in which
+the job's own flows first name them; each begins when the one before has ended. Flows without a
+phase wait for nothing. So if no bytes are given, a fabric without bottlenecks takes a second for
+each phase of the job with the most phases.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Sending:
 def ends(capacity: Floats, flows: Flows, paths: Paths, parts: Floats, sending: Sending) -> Floats:
     """Return the seconds until each flow is done, shape (flows,); each must have a path.
 
-    Sprayed packets (some ``parts`` below 1) get fair rates even if queues are asked for.
+    Queues need the links of each path in order, and all ``parts`` 1.
 
     Raises:
         InputError: Queues are asked for, and there is too much to send, or the flows block each
@@ -64,7 +64,7 @@ def ends(capacity: Floats, flows: Flows, paths: Paths, parts: Floats, sending: S
     """
     order, wire = _order(flows), sending.wire
     kept = sending.kept_to_demand(flows)
-    if sending.queues is not None and (parts == 1).all():
+    if sending.queues is not None:
         messages = _messages(flows, paths, sending, kept)
         found = played(capacity, messages, wire, sending.queues)
         last = np.zeros(len(flows))
@@ -161,11 +161,16 @@ class _Order:
 
 
 def _order(flows: Flows) -> _Order:
+    """Return the order in which each job's own flows first name its phases."""
     phased = np.flatnonzero(flows.phase != ANY_PHASE)
     width = len(flows.phase_names) + 1
-    codes, turn = np.unique(flows.job[phased] * width + flows.phase[phased], return_inverse=True)
+    named = flows.job[phased] * width + flows.phase[phased]
+    codes, first, code = np.unique(named, return_index=True, return_inverse=True)
+    order = np.lexsort((first, codes // width))
+    turn = np.argsort(order)[code]
+    job = codes[order] // width
     meeting = len(flows) + turn.astype(np.int64)
-    follows = np.append(False, codes[1:] // width == codes[:-1] // width)
+    follows = np.append(False, job[1:] == job[:-1])
     later = follows[turn]
     return _Order(
         len(codes),

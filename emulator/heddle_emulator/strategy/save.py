@@ -16,9 +16,6 @@ from heddle_controller.model.files.plan_file import save_plan
 from heddle_controller.model.plan import Certificate, Paths, Plan, worst_by_tier
 from heddle_emulator.strategy.carried import Carried, Outcome
 
-WITHOUT_PATHS = {"spray", "ideal"}
-"""Strategies without paths: packets are sprayed, or the fabric is a crossbar."""
-
 
 class SaveFolder:
     """A folder to which the results of strategies are written, by name of the strategy."""
@@ -56,8 +53,8 @@ class SaveFolder:
         write_content(self.path / f"{_stem(name)}.csv", text.getvalue().encode())
 
     def paths(self, name: str, fabric: Fabric, carried: Carried) -> None:
-        """Write NAME.json, unless the strategy has no paths."""
-        if name not in WITHOUT_PATHS:
+        """Write NAME.json, unless the strategy is a limit, which has no paths."""
+        if not carried.limit:
             plan = _plan(Outcome(fabric, carried))
             save_plan(plan, self.path / f"{_stem(name)}.json")
 

@@ -154,6 +154,23 @@ def test_phases_wait_for_their_turn_and_for_their_start(
     assert _ends(tmp_path) == pytest.approx([0.02, 0.04, 0.12])
 
 
+def test_each_job_follows_its_own_order_of_phases(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A job's first phase is the one its own first row names, wherever other jobs' rows are."""
+    one = (
+        f"a,l0-h0-n0,l1-h0-n0,400,one,fwd,1,{GIGABYTE},",
+        f"b,l0-h0-n0,l1-h0-n0,400,one,bwd,1,{GIGABYTE},",
+    )
+    two = (
+        f"c,l0-h0-n1,l1-h0-n1,400,two,bwd,1,{GIGABYTE},",
+        f"d,l0-h0-n1,l1-h0-n1,400,two,fwd,1,{GIGABYTE},",
+    )
+    for lines in ((*one, *two), (*two, *one)):
+        _compared(_told(tmp_path, *lines), capfd)
+        assert _ends(tmp_path) == pytest.approx([0.02, 0.04, 0.02, 0.04])
+
+
 @pytest.mark.parametrize(
     ("cells", "word"),
     [

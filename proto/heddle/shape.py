@@ -135,7 +135,7 @@ def _whole(word: str, value: str) -> int:
     except ValueError as error:
         raise ShapeError(f"{word[:80]!r}: {error}") from None
     if not 1 <= found < LARGEST:
-        raise ShapeError(f"{word[:80]!r}: give an integer, 1 or more")
+        raise ShapeError(f"{word[:80]!r}: give an integer from 1 to {LARGEST - 1}")
     return found
 
 

@@ -67,10 +67,34 @@ async def test_a_second_submit_needs_the_word_replace(tmp_path: Path) -> None:
         done = await o.does("job", "submit", file)
         assert done.code == 2
         assert done.err.startswith("error: job 'blue':")
-        assert "(1 submitted before it stay)" in done.err
+        assert "(1 submitted before it)" in done.err
         assert (await o.does("job", "submit", file, "--replace")).code == 0
         missing = await o.does("job", "submit", file, "--only", "green")
         assert (missing.code, "'green'" in missing.err) == (2, True)
+
+
+async def test_commands_for_several_jobs_tell_how_far_they_came(tmp_path: Path) -> None:
+    """The error names the job that is refused, and how many before it are done; each is done once.
+
+    Numbers that no job can have are refused before anything is asked.
+    """
+    async with operating(tmp_path) as o:
+        await o.s.put_fabric()
+        file = jobs_file(tmp_path)
+        assert (await o.does("job", "submit", file)).code == 0
+        for word, done in (("suspend", "suspended"), ("resume", "resumed"), ("delete", "deleted")):
+            told = await o.does("job", word, "red", "nobody", "blue")
+            assert told.code == 2
+            assert "job 'nobody': " in told.err
+            assert f"(1 {done} before it)" in told.err
+        assert (await o.does("job", "delete", "blue", "blue")).code == 0
+        for option in ("--hosts=-1", "--hosts=99999999999", "--count=-1", "--per-leaf=-1"):
+            told = await o.does("job", "place", file, "--only", "red", option)
+            assert (told.code, option.partition("=")[0] in told.err) == (2, True)
+        told = await o.does("job", "reserve", "r", "h0.0", "--seconds=-5")
+        assert (told.code, "--seconds" in told.err) == (2, True)
+        told = await o.does("job", "place", file, "--only", "red", "--reserve", "")
+        assert (told.code, "give the reservation a name" in told.err) == (2, True)
 
 
 async def test_every_problem_of_a_refused_job_is_told(tmp_path: Path) -> None:

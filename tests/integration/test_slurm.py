@@ -12,8 +12,19 @@ import pytest
 import yaml
 
 from heddle.v1.placement_pb2 import JobSpec
+from heddle_controller.model.files.fabric_file import save_fabric_file
 from tests.support.slurm import CLUSTER, patiently
-from tests.support.slurm_world import EVEN, HEDDLE, NODES, ODD, PAGE, ROOT, World, slurm_world
+from tests.support.slurm_world import (
+    EVEN,
+    HEDDLE,
+    NODES,
+    ODD,
+    PAGE,
+    ROOT,
+    World,
+    even_and_odd,
+    slurm_world,
+)
 from tests.support.waiting import wait_until
 
 SETUP, _, USE = PAGE.read_text().partition("\n## A job\n")
@@ -328,6 +339,9 @@ def test_idle_nodes_are_chosen_for_the_traffic_of_a_job(world: World) -> None:
         (("-N2", "--comment", "heddle: gpus=eight"), "'gpus=eight'"),
         (("-N2", "--comment", SHAPE, "--array=1-2"), "tasks of an array start one by one"),
         (("--comment", SHAPE), "give --nodes a number"),
+        (("-N2", "--comment", SHAPE, "--mem=1T"), "on the best nodes the job may not run"),
+        (("-N2", "--comment", SHAPE, "-p", "all,shared"), "any of several partitions"),
+        (("-N2", "--comment", SHAPE, "-M", "other"), "--clusters names another cluster"),
     ],
 )
 def test_slurm_chooses_where_heddle_cannot(world: World, words: tuple[str, ...], why: str) -> None:
@@ -338,7 +352,47 @@ def test_slurm_chooses_where_heddle_cannot(world: World, words: tuple[str, ...],
     )
     assert "note: Slurm chooses the nodes: " in told.stderr
     assert why in told.stderr
-    assert (told.returncode == 0) == ("-N9" not in words), told.stderr
+    assert (told.returncode == 0) == {"-N9", "--mem=1T", "-M"}.isdisjoint(words), told.stderr
+
+
+@pytest.mark.parametrize(
+    ("lines", "variable", "why"),
+    [
+        ("#SBATCH hetjob\n#SBATCH -N1\n", "", "components of a heterogeneous job"),
+        ("", "SBATCH_ARRAY_INX=0-3", "tasks of an array start one by one"),
+        ("", "SBATCH_CLUSTERS=other", "--clusters names another cluster"),
+        ("", "SBATCH_RESERVATION=maint", "Slurm knows which nodes --reservation has"),
+    ],
+)
+def test_slurm_chooses_for_what_script_and_variables_ask(
+    world: World, lines: str, variable: str, why: str
+) -> None:
+    """Heddle leaves the choice to Slurm for a heterogeneous script, and for sbatch's variables."""
+    told = world.slurm.type(
+        *("env", variable or "NONE=0", str(HEDDLE), "--server", world.address, "slurm", "sbatch"),
+        *("--test-only", "-N2", "--comment", SHAPE),
+        world.slurm.script(lines + "true\n"),
+    )
+    assert "note: Slurm chooses the nodes: " in told.stderr
+    assert why in told.stderr
+
+
+def test_nodes_outside_the_fabric_are_left_out(world: World) -> None:
+    """Nodes that the fabric does not have are no candidates, and do not prevent a choice."""
+    small, whole = (world.slurm.folder / f"{name}.json" for name in ("small", "whole"))
+    save_fabric_file(even_and_odd(hosts=NODES[:5]), small)
+    save_fabric_file(even_and_odd(), whole)
+    world.heddle("fabric", "import", small)
+    try:
+        told = world.slurm.type(
+            *(str(HEDDLE), "--server", world.address, "slurm", "sbatch"),
+            *("--test-only", "-N3", "--comment", SHAPE),
+            world.slurm.script("true\n"),
+        )
+    finally:
+        world.heddle("fabric", "import", whole)
+    assert "note: 3 of 5 idle nodes: " in told.stderr
+    assert "n[0,2,4]" in told.stderr
 
 
 def test_sbatch_works_where_no_controller_answers(world: World) -> None:
@@ -357,7 +411,7 @@ def test_jobs_run_while_no_controller_does(world: World) -> None:
     job = submitted(world, hostfile() + SHOW, "-N4", "-n4", "--comment", SHAPE)
     output = world.slurm.ended(job)
     assert ranks(output) == list(ODD)
-    assert "heddle: this job is not planned: cannot reach the controller" in output
+    assert "heddle: this job has not all its routes: cannot reach the controller" in output
     assert f"job {job}: cannot reach the controller" in world.log()
     let_go(world, before)
     wait_until((world.spool / "owed" / name(before)).exists, "the epilog to note what is owed")
@@ -375,7 +429,7 @@ def test_a_comment_that_is_no_shape_is_told_to_its_user(world: World) -> None:
     job = submitted(world, "srun hostname\n", "-N1", "--comment", "heddle: gpus=8 tq8")
     output = world.slurm.ended(job)
     said = "'tq8' is no word of a shape: write KEY=VALUE, such as gpus=8"
-    assert output.startswith(f"heddle: this job is not planned: {said}\n")
+    assert output.startswith(f"heddle: this job has not all its routes: {said}\n")
     assert f"job {job}: {said}" in world.log()
     assert world.jobs() == {}
 

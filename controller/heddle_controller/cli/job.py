@@ -17,6 +17,7 @@ from heddle_controller.cli.client import Terms
 from heddle_controller.cli.failure import UNROUTED, CommandGroup, Failure
 from heddle_controller.cli.life import (
     echo_jobs,
+    fares_of,
     job_state_word,
     job_view,
     replace,
@@ -28,6 +29,7 @@ from heddle_controller.cli.life import (
 from heddle_controller.cli.measure import measure
 from heddle_controller.cli.options import (
     INPUT_FILE,
+    in_turn,
     last_part,
     wait_until_gone,
     waiting_options,
@@ -84,19 +86,13 @@ def submit(
     wanted = [one for one in jobs if not only or one.name in only]
     if reservation and len(wanted) > 1:
         raise Failure(f"{file}: has several jobs: say which redeems the reservation by --only")
-    stored = []
-    for one in wanted:
-        try:
-            with client.failing():
-                spec = codec.job_to_pb(one)
-                stored.append(
-                    client.api.submit_job(one.name, spec, replace=update, reservation=reservation)
-                )
-        except Failure as failure:
-            before = f" ({len(stored)} submitted before it stay)" if stored else ""
-            text = f"job {one.name!r}: {failure.message}{before}"
-            raise Failure(text, failure.exit_code, failure.details) from failure
-    echo_jobs(client, stored)
+    specs = {one.name: one for one in wanted}
+
+    def send(name: str) -> pb.Job:
+        spec = codec.job_to_pb(specs[name])
+        return client.api.submit_job(name, spec, replace=update, reservation=reservation)
+
+    echo_jobs(client, in_turn(client, specs, send, "submitted"))
 
 
 @job.command("order")
@@ -144,7 +140,7 @@ def list_jobs(client: Terms) -> None:
 def show(client: Terms, name: str) -> None:
     """Show one job."""
     one = client.api.get_job(name)
-    fares = client.api.list_job_fares(last_part(one.name))
+    fares = fares_of(client, [one])
     if client.json:
         echo_json(job_view(one, fares))
         return
@@ -259,7 +255,7 @@ def _ranges(ports: list[int]) -> str:
 @with_client
 def delete(client: Terms, names: tuple[str, ...], seconds: float | None, *, wait: bool) -> None:
     """End jobs and remove their routes."""
-    versions = [client.api.delete_job(name) for name in names]
+    versions = in_turn(client, names, client.api.delete_job, "deleted")
     if not client.json:
         echo(f"deleted {', '.join(names)}")
     if wait:

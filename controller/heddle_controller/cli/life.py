@@ -15,7 +15,14 @@ from heddle.v1 import placement_pb2 as pb
 from heddle.v1.plan_pb2 import JobFare
 from heddle_controller.cli.client import Terms
 from heddle_controller.cli.failure import Failure
-from heddle_controller.cli.options import last_part, ref_text, waiting_options, with_client
+from heddle_controller.cli.options import (
+    POSITIVE,
+    in_turn,
+    last_part,
+    ref_text,
+    waiting_options,
+    with_client,
+)
 from heddle_controller.cli.output import echo_json, echo_table
 from heddle_controller.cli.place import expanded, gpus_option
 from heddle_controller.serve.codec import common
@@ -26,15 +33,20 @@ _Json = dict[str, object]
 
 def echo_jobs(client: Terms, jobs: Sequence[pb.Job]) -> None:
     """Print jobs, one per line, with what each gets from the network."""
-    planned = [last_part(one.name) for one in jobs if one.state != pb.JOB_STATE_ACCEPTED]
-    told = client.api.list_job_fares(planned[0] if len(planned) == 1 else "") if planned else {}
-    fares = {name: told[name] for name in planned if name in told}
+    fares = fares_of(client, jobs)
     if client.json:
         echo_json([job_view(one, fares) for one in jobs])
     else:
         echo_table(
             [*_COLUMNS, "reason"], [_row(one, fares.get(last_part(one.name))) for one in jobs]
         )
+
+
+def fares_of(client: Terms, jobs: Sequence[pb.Job]) -> dict[str, JobFare]:
+    """Return by name what jobs get in the newest plan, if that plan is of their specification."""
+    planned = [last_part(one.name) for one in jobs if one.state != pb.JOB_STATE_ACCEPTED]
+    told = client.api.list_job_fares(planned[0] if len(planned) == 1 else "") if planned else {}
+    return {name: told[name] for name in planned if name in told}
 
 
 def job_view(one: pb.Job, fares: Mapping[str, JobFare]) -> _Json:
@@ -114,7 +126,7 @@ def replace(client: Terms, name: str, hosts: tuple[str, ...], reservation: str) 
 )
 @click.option(
     "--dp",
-    type=click.IntRange(min=1),
+    type=POSITIVE,
     help="Number of replicas. Default: it follows from the number of ranks.",
 )
 @_RESERVATION
@@ -154,7 +166,7 @@ def suspend(client: Terms, names: tuple[str, ...], seconds: float | None, *, wai
 
     `heddle job resume` resumes a job. To free its hosts, delete it.
     """
-    jobs = [client.api.suspend_job(name) for name in names]
+    jobs = in_turn(client, names, client.api.suspend_job, "suspended")
     if wait:
         jobs = _at_rest(client, jobs, seconds)
     echo_jobs(client, jobs)
@@ -176,4 +188,4 @@ def _at_rest(client: Terms, jobs: list[pb.Job], seconds: float | None) -> list[p
 @with_client
 def resume(client: Terms, names: tuple[str, ...]) -> None:
     """Resume suspended jobs."""
-    echo_jobs(client, [client.api.resume_job(name) for name in names])
+    echo_jobs(client, in_turn(client, names, client.api.resume_job, "resumed"))

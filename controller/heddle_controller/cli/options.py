@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
@@ -18,10 +18,15 @@ from heddle_controller.cli.failure import Failure
 from heddle_controller.cli.output import format_options
 
 Command = Callable[..., Any]
+Answer = TypeVar("Answer")
 
 INPUT_FILE = click.Path(path_type=Path, dir_okay=False)
 """A file to read. Its reader checks that it exists, and names the cure if not."""
 OUTPUT_FILE = click.Path(path_type=Path, dir_okay=False, allow_dash=True)
+_MOST = (1 << 31) - 1
+POSITIVE = click.IntRange(1, _MOST)
+NOT_NEGATIVE = click.IntRange(0, _MOST)
+"""Numbers that a message can carry. The controller knows their real limits."""
 
 
 def with_server(command: Command) -> Command:
@@ -102,6 +107,27 @@ def ref_text(link: common_pb2.LinkRef) -> str:
 def last_part(name: str) -> str:
     """Return the last part of a resource name: ``j1`` for ``fabrics/f1/jobs/j1``."""
     return name.rpartition("/")[2]
+
+
+def in_turn(
+    client: Terms, jobs: Iterable[str], call: Callable[[str], Answer], done: str
+) -> list[Answer]:
+    """Make a call for each job, once, and return the answers.
+
+    Raises:
+        Failure: A call was refused. It names the job, and says how many before it are ``done``,
+            such as "deleted".
+    """
+    answers: list[Answer] = []
+    for job in dict.fromkeys(jobs):
+        try:
+            with client.failing():
+                answers.append(call(job))
+        except Failure as failure:
+            before = f" ({len(answers)} {done} before it)" if answers else ""
+            text = f"job {job!r}: {failure.message}{before}"
+            raise Failure(text, failure.exit_code, failure.details) from failure
+    return answers
 
 
 def waiting_options(command: Command) -> Command:

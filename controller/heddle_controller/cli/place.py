@@ -11,7 +11,13 @@ from heddle.gpus import gpu_ranges, parse_gpus
 from heddle.v1 import placement_pb2 as pb
 from heddle_controller.cli.client import Terms
 from heddle_controller.cli.failure import Failure
-from heddle_controller.cli.options import INPUT_FILE, last_part, with_client
+from heddle_controller.cli.options import (
+    INPUT_FILE,
+    NOT_NEGATIVE,
+    POSITIVE,
+    last_part,
+    with_client,
+)
 from heddle_controller.cli.output import echo, echo_json, echo_table
 from heddle_controller.cli.watching import of_jobs, watchable
 from heddle_controller.model.host_lists import expand
@@ -36,7 +42,10 @@ def one_job(file: Path, only: str | None) -> tuple[Job, pb.JobSpec]:
 @click.argument("file", type=INPUT_FILE)
 @click.option("--only", metavar="JOB", help="Name of the job, if the file has several.")
 @click.option(
-    "--hosts", "host_count", type=int, help="Number of hosts. Default: as many as the file names."
+    "--hosts",
+    "host_count",
+    type=POSITIVE,
+    help="Number of hosts. Default: as many as the file names.",
 )
 @click.option(
     "--among",
@@ -54,14 +63,14 @@ def one_job(file: Path, only: str | None) -> tuple[Job, pb.JobSpec]:
 )
 @click.option("--same-zone", is_flag=True, help="Choose all hosts in one zone.")
 @click.option(
-    "--per-leaf", type=int, default=0, help="Choose at most this many hosts of each leaf."
+    "--per-leaf", type=NOT_NEGATIVE, default=0, help="Choose at most this many hosts of each leaf."
 )
 @click.option("--isolated", is_flag=True, help="Share no link with another job.")
-@click.option("--count", type=int, default=0, help="How many choices to show. Default: 5.")
+@click.option("--count", type=NOT_NEGATIVE, default=0, help="How many choices to show. Default: 5.")
 @click.option("--reserve", metavar="NAME", help="Reserve the hosts of the best choice.")
 @click.option(
     "--seconds",
-    type=int,
+    type=POSITIVE,
     default=_SECONDS,
     show_default=True,
     help="With --reserve: how long the reservation lasts, in seconds.",
@@ -89,6 +98,8 @@ def place(
     job beside all running jobs. Hosts that other jobs use or reserve are left out. The hosts go to
     standard output; the choices and the reasons go to standard error. --json prints everything.
     """
+    if reserve == "":
+        raise Failure("--reserve: it is empty; give the reservation a name")
     one, spec = one_job(file, only)
     wanted = len(one.hosts) if host_count is None else host_count
     spec.ClearField("hosts")
@@ -154,7 +165,7 @@ def _score(found: pb.JobScore) -> str:
 @click.argument("hosts", nargs=-1, required=True)
 @click.option(
     "--seconds",
-    type=int,
+    type=POSITIVE,
     default=_SECONDS,
     show_default=True,
     help="How long the reservation lasts, in seconds.",

@@ -25,6 +25,8 @@ def expand_list(text: str) -> list[str]:
     Raises:
         ValueError: a part cannot be read, or there are too many names; the message says which.
     """
+    if not text.strip():
+        raise ValueError("it names no host")
     names: list[str] = []
     for pattern in _COMMA.split(text.strip()):
         if not pattern.strip():

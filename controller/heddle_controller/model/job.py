@@ -190,6 +190,12 @@ def besides(wanted: Gpus, had: Gpus | None) -> Gpus | None:
     return tuple(gpu for gpu in wanted if gpu not in had) or None
 
 
+MAX_NUMBER = 1e30
+"""Numbers of a job that may be fractions, such as FLOPs, are below this."""
+MAX_BYTES = 1 << 62
+"""Bytes of a collective are below this."""
+
+
 def in_use(wanted: Gpus, holders: Mapping[str, Gpus], but: str = "") -> tuple[str, str] | None:
     """Return a job that holds some of the GPUs wanted of a host, and a phrase about them.
 

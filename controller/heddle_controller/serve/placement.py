@@ -134,7 +134,7 @@ class PlacementService(PlacementServiceServicer):
         job = replace(codec.job_from_pb(name, request.spec), suspended=False)
         intent = await self._intent(fabric)
         await asyncio.to_thread(admit_job, intent.fabric, job)
-        check_free(job, intent.jobs)
+        check_free(job, intent.jobs, "give other hosts, or say that it is replaced")
         committed = await self._store.committed(fabric)
         standing = committed.plan if committed is not None else None
         found = await order_ranks(self._advisor, intent, job, standing)

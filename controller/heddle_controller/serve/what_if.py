@@ -82,7 +82,7 @@ def suppose(intent: Intent, down: AbstractSet[int], request: pb.WhatIfRequest) -
         job = job_codec.job_from_pb(name, message.spec, f"jobs[{i}].spec")
         admit_job(fabric, job)
         jobs.pop(name, None)
-        check_free(job, jobs.values())
+        check_free(job, jobs.values(), "suppose that it is deleted too")
         jobs[name] = JobRecord(job, "", intent.change_time, JobFacts("", JobState.ACCEPTED))
     return replace(
         intent,
@@ -110,18 +110,18 @@ def _fabric(fabric: Fabric, down: AbstractSet[int], request: pb.WhatIfRequest) -
     return fabric.with_links(links).with_nodes(nodes)
 
 
-def check_free(job: Job, others: Iterable[JobRecord]) -> None:
+def check_free(job: Job, others: Iterable[JobRecord], cure: str) -> None:
     """Check that no other job uses the hosts or GPUs of a job.
 
     Raises:
-        FailedPrecondition: some are in use; names each host and the job that uses it.
+        FailedPrecondition: some are in use; names each host, the job that uses it, and the cure.
     """
     holders: dict[str, dict[str, Gpus]] = {}
     for other in others:
         for host, gpus in other.job.held.items():
             holders.setdefault(host, {})[other.job.name] = gpus
     taken = [
-        Problem(f"host {host!r}", f"{found[1]} by job {found[0]!r}; suppose that deleted too")
+        Problem(f"host {host!r}", f"{found[1]} by job {found[0]!r}: {cure}")
         for host, gpus in job.held.items()
         if (found := in_use(gpus, holders.get(host, {}), but=job.name))
     ]

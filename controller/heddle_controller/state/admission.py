@@ -14,7 +14,7 @@ from heddle_controller.model.demand import resolve
 from heddle_controller.model.errors import MAX_PROBLEMS, InputError, Problem, refuse
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.flows import Flows
-from heddle_controller.model.job import SUPPOSED, Gpus, Job
+from heddle_controller.model.job import MAX_BYTES, SUPPOSED, Gpus, Job
 from heddle_controller.state.errors import FailedPrecondition
 from heddle_controller.state.records import DemandRecord, JobRecord, Request
 from heddle_controller.traffic.checks import number_problems
@@ -72,9 +72,9 @@ def _number_problems(job: Job) -> list[Problem]:
         if (value := getattr(job.parallelism, name)) < 0
     ]
     problems += [
-        Problem(f"collectives[{row}].bytes", f"is {collective.bytes}; give 0 or more")
+        Problem(f"collectives[{row}].bytes", f"is {collective.bytes}; give 0 to {MAX_BYTES - 1}")
         for row, collective in enumerate(job.collectives)
-        if collective.bytes < 0
+        if not 0 <= collective.bytes < MAX_BYTES
     ]
     return problems
 

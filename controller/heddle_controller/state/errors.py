@@ -36,8 +36,8 @@ class NotFound(PortError):
 class AlreadyExists(PortError):
     """The name is taken."""
 
-    def __init__(self, name: str) -> None:
-        super().__init__(f"{name} exists already; update it, or choose another name")
+    def __init__(self, name: str, cure: str = "update it, or choose another name") -> None:
+        super().__init__(f"{name} exists already; {cure}")
         self.name = name
 
 

@@ -98,7 +98,8 @@ def reserve_hosts(view: View, wanted: Reservation, stamp: Stamp) -> tuple[Change
     check_known(view)
     there = _found(view, wanted.name)
     if there is not None and not there.over(stamp.now):
-        raise AlreadyExists(_name(view.name, wanted.name))
+        cure = "release it first, or choose another name"
+        raise AlreadyExists(_name(view.name, wanted.name), cure)
     jobs, held = Holds(view, HOST_KIND), Holds(view, HELD)
     standing = _standing(view, stamp.now)
     problems = [

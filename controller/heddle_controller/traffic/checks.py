@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
@@ -10,7 +9,15 @@ from difflib import get_close_matches
 from heddle_controller.model.errors import MAX_PROBLEMS, Problem
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.flows import SOURCE_PORT_COUNT
-from heddle_controller.model.job import Collective, Gpus, Job, Parallelism, in_use
+from heddle_controller.model.job import (
+    MAX_BYTES,
+    MAX_NUMBER,
+    Collective,
+    Gpus,
+    Job,
+    Parallelism,
+    in_use,
+)
 from heddle_controller.traffic.groups import group_size, rank_count
 from heddle_controller.traffic.patterns import pairwise, patterns_of
 
@@ -38,12 +45,11 @@ def job_problems(job: Job, parallelism: Parallelism) -> list[Problem]:
 
 def number_problems(job: Job) -> Iterator[Problem]:
     """Yield what is wrong with the optional numbers of a job."""
-    if not (math.isfinite(job.priority) and job.priority >= 0):
-        yield Problem("priority", f"is {job.priority:g}; give a number above 0, or leave it out")
-    for name in ("flops_per_iteration", "compute_seconds", "network_seconds"):
+    for name in ("priority", "flops_per_iteration", "compute_seconds", "network_seconds"):
         told = getattr(job, name)
-        if not (math.isfinite(told) and told >= 0):
-            yield Problem(name, f"is {told:g}; give a number above 0, or leave it out")
+        if not 0 <= told < MAX_NUMBER:
+            what = f"give a number above 0, below {MAX_NUMBER:g}, or leave it out"
+            yield Problem(name, f"is {told:g}; {what}")
     if job.network_seconds and not job.compute_seconds:
         yield Problem("network_seconds", "is told without compute_seconds; tell both, or neither")
     if job.compute_seconds and not (job.network_seconds or job.collectives):
@@ -55,8 +61,8 @@ def collective_problem(collective: Collective, parallelism: Parallelism) -> str:
     """Return why a job of that parallelism cannot run the collective; empty if it can."""
     algorithms = patterns_of(collective.operation, collective.group)
     members = group_size(parallelism, collective.group)
-    if collective.bytes < 1:
-        return f"bytes is {collective.bytes}; give the bytes one rank puts in"
+    if not 1 <= collective.bytes < MAX_BYTES:
+        return f"bytes is {collective.bytes}; give the bytes one rank puts in, below {MAX_BYTES}"
     if collective.algorithm not in algorithms:
         return f"no {collective.algorithm} algorithm; use {' or '.join(algorithms)}"
     if members < 2:  # noqa: PLR2004 - it takes two to communicate

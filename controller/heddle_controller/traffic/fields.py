@@ -11,12 +11,9 @@ from heddle.sizes import size_of
 from heddle_controller.model.errors import Problem
 from heddle_controller.model.files.records import short
 from heddle_controller.model.files.yaml_text import Record
+from heddle_controller.model.job import MAX_BYTES, MAX_NUMBER
 
 _T = TypeVar("_T")
-
-_LARGEST = 1 << 62
-FASTEST = 1e30
-"""Upper limit of numbers that may be fractions, such as FLOPs."""
 
 
 class Fields:
@@ -53,27 +50,28 @@ class Fields:
     def integer(self, name: str, default: int | None = None, *, least: int = 1) -> int:
         """Return an integer of ``least`` or more, which must be there unless it has a default."""
         value = self.record.get(name, default)
-        if type(value) is int and least <= value < _LARGEST:
+        if type(value) is int and least <= value < MAX_BYTES:
             return value
-        what = f"give an integer, {least} or more"
+        below = f", below {MAX_BYTES}" if type(value) is int and value > least else ""
+        what = f"give an integer, {least} or more{below}"
         self.fault(f"has no {name}; {what}" if value is None else _not(name, value, what))
         return least
 
     def positive(self, name: str, default: float) -> float:
-        """Return a finite number above 0; the default if it is absent."""
+        """Return a number above 0 and below ``MAX_NUMBER``; the default if it is absent."""
         value = self.record.get(name)
         if value is None:
             return default
-        if _is_number(value) and 0 < value < FASTEST:
+        if _is_number(value) and 0 < value < MAX_NUMBER:
             return float(value)
-        self.fault(_not(name, value, "give a finite number above 0"))
+        self.fault(_not(name, value, f"give a number above 0, below {MAX_NUMBER:g}"))
         return default
 
     def size(self, name: str) -> int:
         """Return bytes, given as an integer or as a number with a unit, such as 64MiB or 1.5GB."""
         value = self.record.get(name)
         number = size_of(value) if isinstance(value, str) else value
-        if _is_number(number) and 1 <= number < _LARGEST and number == int(number):
+        if _is_number(number) and 1 <= number < MAX_BYTES and number == int(number):
             return int(number)
         what = "give the bytes one rank puts in, such as 1048576 or 64MiB"
         self.fault(f"has no {name}; {what}" if value is None else _not(name, value, what))

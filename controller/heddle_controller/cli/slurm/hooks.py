@@ -76,7 +76,7 @@ def handover_options(command: _Command) -> _Command:
     @click.option(
         "--wait",
         envvar="HEDDLE_SLURM_WAIT",
-        type=click.FloatRange(min=0.1, max=25),
+        type=click.FloatRange(min=0.1, max=25, clamp=True),
         default=5.0,
         show_default=True,
         help="Longest delay of a job, in seconds.",
@@ -84,7 +84,7 @@ def handover_options(command: _Command) -> _Command:
     @click.option(
         "--answer",
         envvar="HEDDLE_SLURM_ANSWER",
-        type=click.FloatRange(min=0.05, max=25),
+        type=click.FloatRange(min=0.05, max=25, clamp=True),
         default=0.5,
         show_default=True,
         help="Part of the delay in which a controller must answer, in seconds.",

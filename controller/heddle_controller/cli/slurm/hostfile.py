@@ -17,26 +17,28 @@ from heddle.client import NotFound
 from heddle.v1 import placement_pb2 as pb
 from heddle_controller.cli.client import Terms
 from heddle_controller.cli.failure import Failure
-from heddle_controller.cli.options import with_client
+from heddle_controller.cli.options import POSITIVE, with_client
 from heddle_controller.cli.output import echo, echo_json
 from heddle_controller.cli.slurm.allocation import Allocation, allocation
-from heddle_controller.cli.slurm.shape import allocated_gpus, shape_of, with_gpus
+from heddle_controller.cli.slurm.shape import allocated_gpus, read_shape, with_gpus
 from heddle_controller.model.errors import InputError
 
 ANSWER = 5.0
 """Seconds within which Slurm must say which GPUs a job has."""
+_DIGITS = 6
+"""Most digits of a node's number of GPUs."""
 
 
 @click.command("hostfile")
 @click.option(
     "--shape",
     metavar="WORDS",
-    help="Shape of the job, as in its comment: 'gpus=8 tp=8 pp=4'. Used if the "
+    help="Shape of the job, as in its comment: 'gpus=8 tp=8 pp=4', or @FILE. Used if the "
     "controller does not know the job. [default: one all-reduce]",
 )
 @click.option(
     "--tasks-per-node",
-    type=click.IntRange(min=1),
+    type=POSITIVE,
     help="Ranks on each host. [default: Slurm's setting]",
 )
 @click.option("--het-group", type=click.IntRange(min=0), help="Component of a heterogeneous job.")
@@ -80,13 +82,17 @@ def _ordered(client: Terms, mine: Allocation, shape: str | None) -> Sequence[str
     """Return the hosts in rank order, or in Slurm's order if that cannot be found out."""
     try:
         with client.failing():
-            spec = shape_of(shape, gpus_told=True).spec if shape else pb.JobSpec()
+            spec = _shape(shape) if shape else pb.JobSpec()
             spec.hosts.extend(mine.hosts)
             return _asked(client, mine, spec)
     except (Failure, InputError) as error:
         text = error.message if isinstance(error, Failure) else str(error)
         echo(f"note: no rank order, Slurm's own is kept: {text}", err=True)
         return mine.hosts
+
+
+def _shape(text: str) -> pb.JobSpec:
+    return read_shape(text, os.getcwd(), os.getuid(), gpus_told=True).spec  # noqa: PTH109 - a text
 
 
 def _asked(client: Terms, mine: Allocation, spec: pb.JobSpec) -> Sequence[str]:
@@ -111,7 +117,11 @@ def _asked(client: Terms, mine: Allocation, spec: pb.JobSpec) -> Sequence[str]:
 def _gpus_on_node() -> int:
     """Return the number of GPUs that Slurm gives for this node; at least one."""
     gpus = os.environ.get("SLURM_GPUS_ON_NODE", "")
-    return max(int(gpus), 1) if gpus.isascii() and gpus.isdecimal() else 1
+    if not (gpus.isascii() and gpus.isdecimal()):
+        return 1
+    if len(gpus) > _DIGITS:
+        raise Failure(f"SLURM_GPUS_ON_NODE is {gpus[:20]}, which no node has")
+    return max(int(gpus), 1)
 
 
 def _folder(root: Path | None, mine: Allocation) -> Path:

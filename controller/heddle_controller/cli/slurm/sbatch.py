@@ -17,8 +17,10 @@ from pathlib import Path
 
 import click
 
+from heddle.client import InvalidRequest
 from heddle.shape import Shape, shape_text
 from heddle.v1 import placement_pb2 as pb
+from heddle.v1.fabric_pb2 import GetFabricRequest
 from heddle_controller.cli.client import Terms
 from heddle_controller.cli.failure import Failure
 from heddle_controller.cli.options import with_server
@@ -36,8 +38,18 @@ CHOSEN_BY_USER = {
     "reservation": "Slurm knows which nodes --reservation has",
     "dependency": "it starts later, when other nodes may be idle",
     "begin": "it starts later, when other nodes may be idle",
+    "clusters": "--clusters names another cluster",
 }
 """Options of sbatch that prevent a choice of nodes here, and why."""
+TOGETHER = "the components of a heterogeneous job are not chosen together"
+VARIABLES = {
+    "partition": ("SBATCH_PARTITION",),
+    "array": ("SBATCH_ARRAY_INX",),
+    "constraint": ("SBATCH_CONSTRAINT",),
+    "reservation": ("SBATCH_RESERVATION",),
+    "clusters": ("SBATCH_CLUSTERS", "SLURM_CLUSTERS"),
+}
+"""Variables that sbatch reads: they come before the script's options, and after the command's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +59,7 @@ class BatchJob:
     shape: Shape
     nodes: int
     partition: str
+    """Name of its partition; empty for Slurm's default."""
     exclude: tuple[str, ...]
 
 
@@ -68,8 +81,8 @@ def sbatch(client: Terms, words: tuple[str, ...]) -> None:
 
     All options are sbatch's own; #SBATCH lines in the script count too. The controller recommends
     nodes for the shape of the job, beside all running jobs, and they become --nodelist. If too few
-    nodes are idle, if the nodes are given already, or if no controller answers, Slurm chooses as
-    usual, and a note says why.
+    nodes are idle, if the nodes are given already, if the job may not run on them, or if no
+    controller answers, Slurm chooses as usual, and a note says why.
     """  # noqa: D301 - click's mark for lines that stay as they are
     if client.json:
         raise Failure("sbatch prints what it prints: leave --json out")
@@ -80,9 +93,8 @@ def sbatch(client: Terms, words: tuple[str, ...]) -> None:
         text = error.message if isinstance(error, Failure) else str(error)
         echo(f"note: Slurm chooses the nodes: {text}", err=True)
         chosen = ()
-    more = (f"--nodelist={','.join(chosen)}",) if chosen else ()
     try:
-        os.execvp("sbatch", ("sbatch", *more, *words))  # noqa: S606, S607 - the user's own sbatch
+        os.execvp("sbatch", ("sbatch", *_nodelist(chosen), *words))  # noqa: S606, S607 - the user's own sbatch
     except OSError as error:
         raise Failure(f"sbatch: {error.strerror}; run this where Slurm's commands are") from None
 
@@ -91,6 +103,22 @@ def _chosen(client: Terms, words: Sequence[str]) -> tuple[str, ...]:
     """Return the nodes for a job, and print a note that says why."""
     wanted = _wanted(words)
     idle = [node for node in _idle(wanted.partition) if node not in wanted.exclude]
+    try:
+        best = _best(client, wanted, idle)
+    except InvalidRequest as error:
+        if not any(one.field.startswith("spec.hosts") for one in error.violations):
+            raise
+        fabric = client.api.fabrics.GetFabric(GetFabricRequest(name=client.fabric))
+        hosts = {node.host for node in fabric.nodes}
+        idle = [node for node in idle if node in hosts]
+        best = _best(client, wanted, idle)
+    _check_allowed(best.hosts, words)
+    echo(f"note: {wanted.nodes} of {len(idle)} idle nodes: {best.reason}", err=True)
+    return tuple(best.hosts)
+
+
+def _best(client: Terms, wanted: BatchJob, idle: Sequence[str]) -> pb.Placement:
+    """Return the controller's choice among idle nodes; Failure if there are too few."""
     if len(idle) < wanted.nodes:
         raise Failure(f"it wants {wanted.nodes} nodes, and {len(idle)} are idle")
     spec = pb.JobSpec()
@@ -99,36 +127,47 @@ def _chosen(client: Terms, words: Sequence[str]) -> tuple[str, ...]:
     found = client.api.recommend_placement(spec, wanted.nodes, count=1).placements
     if not found or len(found[0].hosts) != wanted.nodes or not set(found[0].hosts) <= set(idle):
         raise Failure("the controller answered with other nodes")
-    echo(f"note: {wanted.nodes} of {len(idle)} idle nodes: {found[0].reason}", err=True)
-    return tuple(found[0].hosts)
+    return found[0]
+
+
+def _nodelist(nodes: Sequence[str]) -> tuple[str, ...]:
+    return (f"--nodelist={','.join(nodes)}",) if nodes else ()
+
+
+def _check_allowed(nodes: Sequence[str], words: Sequence[str]) -> None:
+    """Ask Slurm whether the job may run on these nodes; Failure if not, with Slurm's reason.
+
+    Only Slurm knows which nodes have the memory, the GPUs or the features that the job asks for.
+    """
+    command = ["sbatch", "--test-only", *_nodelist(nodes), *words]
+    told = _told(command)
+    if told.returncode:
+        said = (told.stderr.strip().splitlines() or ["no reason told"])[-1]
+        raise Failure(f"on the best nodes the job may not run: {said[:200]}")
+
+
+def _told(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    """Return what a command of Slurm's says."""
+    try:
+        return subprocess.run(  # noqa: S603 - Slurm's own command
+            command, capture_output=True, text=True, check=False, timeout=10
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise Failure(f"{command[0]}: {str(error)[:200]}") from None
 
 
 def _wanted(words: Sequence[str]) -> BatchJob:
-    """Return what script and command line ask for; the command line takes precedence.
+    """Return what the job asks for.
 
     Raises Failure if the nodes cannot be chosen here.
     """
-    if ":" in words:
-        raise Failure("the components of a heterogeneous job are not chosen together")
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    for short, name in (
-        ("-N", "nodes"), ("-p", "partition"), ("-x", "exclude"), ("-w", "nodelist"),
-        ("-F", "nodefile"), ("-a", "array"), ("-C", "constraint"), ("-d", "dependency"),
-        ("-b", "begin"), ("-D", "chdir"),
-    ):  # fmt: skip
-        parser.add_argument(short, f"--{name}")
-    parser.add_argument("--comment", default="")
-    parser.add_argument("--reservation")
-    at = _script_at(words)
-    own = words if at is None else words[:at]
-    asked = [] if at is None else list(_in_script(Path(words[at])))
-    try:
-        found, _ = parser.parse_known_args([*asked, *own])
-    except argparse.ArgumentError as error:
-        raise Failure(str(error)) from None
+    found = _options(words)
     for name, why in CHOSEN_BY_USER.items():
         if getattr(found, name):
             raise Failure(why)
+    partition = found.partition or ""
+    if "," in partition:
+        raise Failure("it may start in any of several partitions")
     text = shape_text(found.comment)
     if text is None:
         raise Failure("its --comment has no shape, such as 'heddle: gpus=8 tp=8'")
@@ -139,7 +178,42 @@ def _wanted(words: Sequence[str]) -> BatchJob:
     except ValueError as error:
         raise Failure(f"--exclude: {error}") from None
     shape = read_shape(text, found.chdir or os.getcwd(), os.getuid())  # noqa: PTH109 - a text
-    return BatchJob(shape, int(found.nodes), found.partition or "", exclude)
+    return BatchJob(shape, int(found.nodes), partition, exclude)
+
+
+def _options(words: Sequence[str]) -> argparse.Namespace:
+    """Return the options of the script, of sbatch's variables and of the command line.
+
+    The last of these that gives an option takes precedence.
+    """
+    if ":" in words:
+        raise Failure(TOGETHER)
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    for short, name in (
+        ("-N", "nodes"), ("-p", "partition"), ("-x", "exclude"), ("-w", "nodelist"),
+        ("-F", "nodefile"), ("-a", "array"), ("-C", "constraint"), ("-d", "dependency"),
+        ("-b", "begin"), ("-D", "chdir"), ("-M", "clusters"),
+    ):  # fmt: skip
+        parser.add_argument(short, f"--{name}")
+    parser.add_argument("--comment", default="")
+    parser.add_argument("--reservation")
+    parser.add_argument("--wrap")
+    at = _script_at(words)
+    own = words if at is None else words[:at]
+    asked = [] if at is None else list(_in_script(Path(words[at])))
+    given = [
+        f"--{name}={os.environ[variable]}"
+        for name, variables in VARIABLES.items()
+        for variable in variables
+        if os.environ.get(variable)
+    ]
+    try:
+        found, _ = parser.parse_known_args([*asked, *given, *own])
+    except argparse.ArgumentError as error:
+        raise Failure(str(error)) from None
+    if at is None and found.wrap is None:
+        raise Failure("its script comes on standard input: give a file, whose options can be read")
+    return found
 
 
 def _script_at(words: Sequence[str]) -> int | None:
@@ -161,29 +235,35 @@ def _begins(path: Path) -> bytes:
 
 
 def _in_script(path: Path) -> Iterator[str]:
-    """Yield the words of ``#SBATCH`` lines before the first command, as sbatch reads them."""
+    """Yield the words of ``#SBATCH`` lines before the first command, as sbatch reads them.
+
+    Raises Failure if they describe a heterogeneous job.
+    """
     with path.open("rb") as file:
         lines = file.read(MAX_SCRIPT_BYTES).decode(errors="replace").splitlines()
     for line in lines:
         if line.startswith("#SBATCH"):
             try:
-                yield from shlex.split(line.removeprefix("#SBATCH"), comments=True)
+                words = shlex.split(line.removeprefix("#SBATCH"), comments=True)
             except ValueError as error:
                 raise Failure(f"{path}: {line[:80]!r}: {error}") from None
+            if words in (["hetjob"], ["packjob"]):
+                raise Failure(TOGETHER)
+            yield from words
         elif line.strip() and not line.startswith("#"):
             return
 
 
 def _idle(partition: str) -> list[str]:
-    """Return the nodes that are idle now, in Slurm's order."""
-    command = ["sinfo", "--noheader", "--Node", "--states=idle", "--format=%N"]
+    """Return the nodes of a partition that are idle now, in Slurm's order.
+
+    Without a name it is Slurm's default partition, which sinfo marks by a ``*``.
+    """
+    command = ["sinfo", "--noheader", "--Node", "--states=idle", "--format=%N %P"]
     if partition:
         command.append(f"--partition={partition}")
-    try:
-        told = subprocess.run(  # noqa: S603 - Slurm's own command
-            command, capture_output=True, text=True, check=True, timeout=10
-        )
-    except (OSError, subprocess.SubprocessError) as error:
-        said = getattr(error, "stderr", "") or str(error)
-        raise Failure(f"sinfo: {said.strip()[:200]}") from None
-    return list(dict.fromkeys(told.stdout.split()))
+    told = _told(command)
+    if told.returncode:
+        raise Failure(f"sinfo: {told.stderr.strip()[:200]}")
+    rows = [line.split() for line in told.stdout.splitlines()]
+    return [node for node, of in rows if partition or of.endswith("*")]

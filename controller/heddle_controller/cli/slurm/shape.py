@@ -62,11 +62,13 @@ def _content(path: str, user: int) -> str:
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else "its name has a zero byte"
         raise Failure(f"file {path[:200]!r}: {why}; it is read where slurmctld runs") from None
-    with open(opened, "rb") as file:  # noqa: PTH123 - a descriptor
+    try:
         found = os.fstat(opened)
         if not stat.S_ISREG(found.st_mode) or found.st_uid != user:
             raise Failure(f"file {path[:200]!r} is no plain file of the user whose job it is")
-        content = file.read(MAX_FILE_BYTES + 1)
+        content = os.read(opened, MAX_FILE_BYTES + 1)
+    finally:
+        os.close(opened)
     if len(content) > MAX_FILE_BYTES:
         raise Failure(f"file {path[:200]!r} is larger than {MAX_FILE_BYTES >> 10} KiB: no shape is")
     try:

@@ -159,7 +159,9 @@ def _too_few(
     if count > len(known):
         return Problem("host_count", f"it is {count}; the fabric has {len(known)} hosts")
     why = Counter(taken[host] for host in candidates if host in taken)
-    told = ", ".join(f"{number} are {word}" for word, number in sorted(why.items()))
+    told = ", ".join(
+        f"{_count(number, 'is', 'are')} {word}" for word, number in sorted(why.items())
+    )
     of = f"of {len(candidates)} candidates {told}" if told else f"there are {len(candidates)}"
     return Problem("host_count", f"it is {count}; {of}: wait, or give more candidates")
 
@@ -208,7 +210,8 @@ def _reason(found: Placement, first_fit: Score, fabric: Fabric) -> str:
     trial, where = found.trial, places(found.job.held, fabric)
     zones = Counter(zone for place in where.values() for zone in place.zone)
     leaves = {leaf for place in where.values() for leaf in place.leaves}
-    told = [f"{len(found.job.hosts)} hosts below {_count(len(leaves), 'leaf', 'leaves')}"]
+    hosts = _count(len(found.job.hosts), "host", "hosts")
+    told = [f"{hosts} below {_count(len(leaves), 'leaf', 'leaves')}"]
     if zones:
         zone_names = fabric.structure.zone_names
         parts = ", ".join(f"{zone_names[row]} {many}" for row, many in sorted(zones.items()))

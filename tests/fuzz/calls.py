@@ -158,6 +158,7 @@ class World:
         changes = Changes(store, observations)
         indexes, advisor = FlowIndexes(store), DirectPlanner(planning_engine(1.0))
         gateway, rates, unwell = Gateway(telemetry, 64), RateBook(), LinkBook(telemetry).unwell
+        overlays = OverlayBook(store, lambda: 1, telemetry, changes.notice)
         self.services: dict[str, Any] = {
             "FabricService": FabricService(
                 store,
@@ -168,11 +169,18 @@ class World:
             ),
             "PlacementService": PlacementService(store, changes, advisor, observations),
             "DemandService": DemandService(store, indexes, rates, observations),
-            "PlanService": PlanService(store, changes, indexes, advisor, observations=observations),
+            "PlanService": PlanService(
+                store,
+                changes,
+                indexes,
+                advisor,
+                observations=observations,
+                withdrawn=overlays.any_withdrawn,
+            ),
             "DoctorService": DoctorService(
                 store, gateway, indexes, rates, observations, unwell=unwell
             ),
-            "OverlayService": OverlayService(store, OverlayBook(store, lambda: 1, telemetry)),
+            "OverlayService": OverlayService(store, overlays),
             "AuditService": AuditService(store),
         }
         self.calls = 0

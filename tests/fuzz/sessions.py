@@ -60,7 +60,7 @@ class Sessions:
             lambda: 1,
             observations=self._observations,
             links=LinkBook(telemetry),
-            overlays=OverlayBook(store, lambda: 1, telemetry),
+            overlays=OverlayBook(store, lambda: 1, telemetry, lambda _: None),
         )
         self._sessions = 0
         self._seen: set[str] = set()

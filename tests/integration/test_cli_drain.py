@@ -121,6 +121,12 @@ async def test_who_would_suffer_is_told_and_nothing_is_changed(tmp_path: Path) -
             assert "would get 50.0% of its demand instead of 100.0%" in slower.err
             assert "--force" in slower.err
 
+            for words in (("--dry-run",), ()):
+                told = await controller.does("drain", "s1", "--json", *words)
+                assert (told.code, told.json["harms"][0][:8]) == (2, "job big:")
+            late = await controller.does("drain", "s1", "--force", "--seconds", "-1")
+            assert (late.code, "--seconds -1: give a number above 0" in late.err) == (2, True)
+
             cut = await controller.does("drain", "l0", "--dry-run")
             assert cut.code == 2
             assert "l0 was not drained: it cuts off host l0-h0;" in cut.err
@@ -136,6 +142,12 @@ async def test_who_would_suffer_is_told_and_nothing_is_changed(tmp_path: Path) -
             assert "forced: it cuts off host l0-h0" in forced.out
             assert "NOT safe to unplug: 4 flows stay on l0, the only way" in forced.out
             assert len(crossing(seen(tmp_path, fleet).walk, links_of("l0"))) == 4
+            warned = await controller.does("doctor")
+            assert (warned.code, "4 flows have no way but over drained links" in warned.out) == (
+                1,
+                True,
+            )
+            assert "heddle undrain l0\n" in warned.out
 
 
 async def test_it_is_not_safe_while_a_switch_holds_what_no_plan_wants(tmp_path: Path) -> None:
@@ -165,3 +177,71 @@ async def test_it_is_not_safe_while_a_switch_holds_what_no_plan_wants(tmp_path: 
 def lacks(switch: str, plan: Any) -> bool:
     """Return whether a switch does not hold the plan yet."""
     return switch in plan.get("unsettled_switches", [])
+
+
+async def test_it_is_never_safe_while_the_overlay_is_withdrawn(tmp_path: Path) -> None:
+    """The command says that routing hashes all flows, and exits with 3; later it is safe."""
+    async with controlling(tmp_path) as controller:
+        await given(tmp_path, controller, drawn_flows(FABRIC, 1))
+        async with Fleet(FABRIC, [controller.address], name="fabrics/pod") as fleet:
+            await fleet.connected(PATIENCE)
+            await plan_such_that(controller, has_entries)
+            assert (await controller.does("overlay", "withdraw")).code == 0
+            done = await controller.does("drain", "s0", "--force")
+            assert (done.code, "NOT safe to unplug: the overlay is withdrawn" in done.out) == (
+                3,
+                True,
+            )
+            assert "the prediction holds when that has ended" in done.out
+            told = await controller.does("drain", "s0", "--force", "--json")
+            assert (told.code, told.json["safe_to_unplug"]) == (3, False)
+            assert (await controller.does("overlay", "restore")).code == 0
+            assert (await controller.does("drain", "s0", "--force")).code == 0
+
+
+async def test_of_two_drains_at_once_one_is_refused_if_both_would_harm(tmp_path: Path) -> None:
+    """Either of the last two spines may go, but not both: one command drains, one refuses."""
+    async with controlling(tmp_path) as controller:
+        await given(tmp_path, controller, HEADER + "f,l0-h0-n0,l1-h0-n0,10,j,\n")
+        async with Fleet(FABRIC, [controller.address], name="fabrics/pod") as fleet:
+            await fleet.connected(PATIENCE)
+            await plan_such_that(controller, has_entries)
+            for spine in ("s2", "s3"):
+                assert (await controller.does("drain", spine)).code == 0
+            both = [await begin(controller, "drain", spine) for spine in ("s0", "s1")]
+            done = await asyncio.gather(*map(end, both))
+            assert sorted(one.code for one in done) == [0, 2]
+            assert any("it cuts off hosts" in one.err for one in done)
+
+
+async def test_undrain_says_what_it_does_not_do(tmp_path: Path) -> None:
+    """It ends drains alone, not what else an operator set, and names what is in the way."""
+    async with controlling(tmp_path) as controller:
+        await given(tmp_path, controller, HEADER + "f,l0-h0-n0,l1-h0-n0,10,j,\n")
+        async with Fleet(FABRIC, [controller.address], name="fabrics/pod") as fleet:
+            await fleet.connected(PATIENCE)
+            await plan_such_that(controller, has_entries)
+            none = await controller.does("undrain", "s0")
+            assert (none.code, none.out) == (0, "s0 was not drained: nothing changes\n")
+            unknown = await controller.does("undrain", "nobody")
+            assert (unknown.code, "nobody" in unknown.err) == (2, True)
+
+            assert (await controller.does("drain", "s0")).code == 0
+            of_switch = await controller.does("undrain", "l0,s0")
+            assert (of_switch.code, of_switch.err) == (
+                2,
+                "error: l0,s0 is not drained itself; its switch s0 is drained: heddle undrain s0\n",
+            )
+            assert (await controller.does("drain", "l0,s0")).code == 0
+            part = await controller.does("undrain", "s0")
+            assert (part.code, part.out.splitlines()[1:]) == (
+                0,
+                ["  its link l0,s0,0 is drained: heddle undrain l0,s0,0"],
+            )
+            assert (await controller.does("fabric", "link", "l0,s0", "down")).code == 0
+            again = await controller.does("drain", "l0,s0")
+            assert (again.code, "l0,s0 stays down, as an operator set it" in again.out) == (0, True)
+            down = await controller.does("undrain", "l0,s0")
+            assert (down.code, "heddle fabric link l0,s0 up" in down.err) == (2, True)
+            shown = (await controller.does("fabric", "show")).lines
+            assert ["l0,s0,0", "down"] in [[line[0], *line[2:3]] for line in shown]

@@ -67,6 +67,16 @@ def _set(client: Terms, state: pb.OverlayState.ValueType, *, no_wait: bool) -> N
         raise Failure(f"{missing} agents have not obeyed yet: see their logs", FAULT, failed)
 
 
+def withdrawal_of(client: Terms) -> str:
+    """Return in words that the overlay is withdrawn, and the cure; empty if it is not."""
+    stands = _get(client)
+    if stands.state != pb.OVERLAY_STATE_WITHDRAWN:
+        return ""
+    since = common.time_text(stands.state_time)
+    text = f"OVERLAY WITHDRAWN since {since}: no switch follows a plan"
+    return f"{text}; 'heddle overlay restore' ends that"
+
+
 def _get(client: Terms) -> pb.Overlay:
     return client.api.overlays.GetOverlay(pb.GetOverlayRequest(name=_name(client)))
 

@@ -9,15 +9,14 @@ import click
 
 from heddle.v1 import placement_pb2
 from heddle.v1 import plan_pb2 as pb
-from heddle.v1.overlay_pb2 import OVERLAY_STATE_WITHDRAWN, GetOverlayRequest
 from heddle_controller.cli import routes
 from heddle_controller.cli.client import Terms
 from heddle_controller.cli.failure import UNROUTED, CommandGroup, Failure
 from heddle_controller.cli.options import INPUT_FILE, STATES, WHAT, link_ref, with_client
 from heddle_controller.cli.output import echo, echo_json
+from heddle_controller.cli.overlay import withdrawal_of
 from heddle_controller.cli.watching import of_plans, watchable
 from heddle_controller.model.files.flows_file import load_demands
-from heddle_controller.serve.codec import common
 from heddle_controller.serve.codec import demand as demand_codec
 from heddle_controller.serve.codec import job as job_codec
 from heddle_controller.traffic.jobs_file import load_jobs
@@ -38,16 +37,8 @@ def show_plan(client: Terms) -> None:
         echo_json(plan)
         return
     routes.echo_plan(plan)
-    stands = client.api.overlays.GetOverlay(GetOverlayRequest(name=_overlay_of(plan)))
-    if stands.state == OVERLAY_STATE_WITHDRAWN:
-        since = common.time_text(stands.state_time)
-        text = f"OVERLAY WITHDRAWN since {since}: no switch follows this plan"
-        echo(f"{text}; 'heddle overlay restore' ends that")
-
-
-def _overlay_of(plan: pb.Plan) -> str:
-    """Return the resource name of the overlay of a plan's fabric."""
-    return f"{plan.name.rpartition('/')[0]}/overlay"
+    if withdrawn := withdrawal_of(client):
+        echo(withdrawn)
 
 
 @show.command("routes")

@@ -84,13 +84,22 @@ class Api:
         """Function from a fabric's id to its links that agents report as unwell."""
         self._changes = changes = Changes(store, seen)
         self._indexes = indexes = FlowIndexes(store)
-        self._overlays = OverlayBook(store, lambda: gateway.guard.leading, rooms.meter)
+        self._overlays = OverlayBook(
+            store, lambda: gateway.guard.leading, rooms.meter, changes.notice
+        )
         gateway.on_lead.append(self._overlays.lead)
         self.fabric = FabricService(
             store, changes, seen, unwell=links.unwell, aside=gateway.held_aside
         )
         self.placement = PlacementService(store, changes, rooms.advisor, seen)
-        self.plan = PlanService(store, changes, indexes, rooms.advisor, observations=seen)
+        self.plan = PlanService(
+            store,
+            changes,
+            indexes,
+            rooms.advisor,
+            observations=seen,
+            withdrawn=self._overlays.any_withdrawn,
+        )
         self.doctor = DoctorService(store, gateway, indexes, self.rates, seen, unwell=links.unwell)
         self.audit = AuditService(store)
         agent = AgentService(

@@ -146,7 +146,9 @@ class FabricService(FabricServiceServicer):
         state = common.state_from_pb(request.admin_state, "admin_state")
         asked = request_of(request.request_id)
         link = await self._link(name, request.link)
-        answer = await self._store.set_link_state(name, link, state, request=asked)
+        answer = await self._store.set_link_state(
+            name, link, state, etag=request.etag, request=asked
+        )
         fabric = (await self._store.get_fabric(name)).fabric
         seen, found = self._observations.of(name).seen(fabric), answer.link
         rows = fabric.find_links(found.source, found.target, found.key)
@@ -178,7 +180,11 @@ class FabricService(FabricServiceServicer):
         if not request.node:
             raise refuse("request", "node", "it is empty: give the id of a switch")
         switch = await self._store.set_switch_state(
-            name, request.node, state, request=request_of(request.request_id)
+            name,
+            request.node,
+            state,
+            etag=request.etag,
+            request=request_of(request.request_id),
         )
         fabric = (await self._store.get_fabric(name)).fabric
         node = codec.node_to_pb(fabric, fabric.structure.index[switch.node])

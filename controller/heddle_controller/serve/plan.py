@@ -72,8 +72,13 @@ class PlanService(PlanServiceServicer):
         advisor: Advisor,
         *,
         observations: Observations,
+        withdrawn: Callable[[str], bool],
     ) -> None:
-        """``advisor`` computes the plans of what-if questions."""
+        """``advisor`` computes the plans of what-if questions.
+
+        ``withdrawn`` returns whether agents of a fabric report that they ignore their entries.
+        """
+        self._withdrawn = withdrawn
         self._observations = observations
         self._store = store
         self._changes = changes
@@ -245,7 +250,9 @@ class PlanService(PlanServiceServicer):
                 record = await self._store.get_fabric(fabric)
                 intent = (await self._store.versions(fabric)).intent
                 committed = await self._store.committed(fabric)
-                progress = await asyncio.to_thread(watch.look, record.fabric, intent, committed)
+                withdrawn = record.overlay.withdrawn or self._withdrawn(fabric)
+                look = partial(watch.look, record.fabric, intent, committed, withdrawn=withdrawn)
+                progress = await asyncio.to_thread(look)
                 if progress != told:
                     yield progress
                     told = progress

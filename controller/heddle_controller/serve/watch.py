@@ -51,9 +51,13 @@ class Changes:
 
     async def _follow_agents(self) -> None:
         async for fabric in self._observations.changes():
-            await self._notice(fabric)
+            self.notice(fabric)
 
     async def _notice(self, fabric: str) -> None:
+        self.notice(fabric)
+
+    def notice(self, fabric: str) -> None:
+        """Have the streams of a fabric look again."""
         for event in self._watchers.get(fabric, ()):
             event.set()
 

@@ -6,7 +6,8 @@ would happen.
 
 A drain is complete when its links are idle. Switches may hold entries of older plans, so a plan
 that does not use the links is not enough. They are idle once all switches hold a generation from
-which on no plan uses the links and each answers an intent with the links out of service.
+which on no plan uses the links and each answers an intent with the links out of service. They are
+never idle while switches leave all traffic to the underlay, which may use any link.
 """
 
 from __future__ import annotations
@@ -156,6 +157,7 @@ def what_if_to_pb(
     lost = [row for row in sorted(new.unrouted) if ids[row] not in unrouted_before]
     routes = plan_codec.Routes(new, np.zeros(len(new.flows), dtype=np.int64))
     staying = flows_over(new, _drained(new.fabric, request), backups=False)
+    hosts, nics = _cut_off(old.fabric, new.fabric)
     return pb.WhatIfResponse(
         before=before,
         after=after,
@@ -164,7 +166,8 @@ def what_if_to_pb(
         jobs=outcomes(fares_of(old), fares_of(new))[:MAX_TOLD],
         staying_flows=[ids[row] for row in staying[:MAX_TOLD].tolist()],
         staying_count=len(staying),
-        cut_off_hosts=_cut_off_hosts(old.fabric, new.fabric)[:MAX_TOLD],
+        cut_off_hosts=hosts[:MAX_TOLD],
+        cut_off_nics=nics[:MAX_TOLD],
     )
 
 
@@ -243,16 +246,19 @@ def _slowest(fares: Fares) -> dict[str, pb.SlowestFlow]:
     }
 
 
-def _cut_off_hosts(before: Fabric, after: Fabric) -> list[str]:
-    """Return the hosts with NICs that are cut off; the NIC's id if a NIC has no host."""
+def _cut_off(before: Fabric, after: Fabric) -> tuple[list[str], list[str]]:
+    """Return the hosts all of whose NICs are cut off, and the ids of other NICs that are."""
     if before.structure is not after.structure:
-        return []  # the fabric was replaced in the meantime
-    nodes, hosts = after.structure.nodes, after.structure.host_names
-    named = [
-        hosts[int(nodes.host[nic])] if nodes.host[nic] != NONE else nodes.ids[nic]
-        for nic in cut_off(before, after).tolist()
-    ]
-    return list(dict.fromkeys(named))
+        return [], []  # the fabric was replaced in the meantime
+    nodes, names_of = after.structure.nodes, after.structure.host_names
+    lost = cut_off(before, after)
+    of_hosts = nodes.host[lost]
+    known = nodes.host[nodes.host != NONE]
+    gone = np.bincount(of_hosts[of_hosts != NONE], minlength=len(names_of))
+    whole = (gone > 0) & (gone == np.bincount(known, minlength=len(names_of)))
+    single = lost[~np.append(whole, False)[of_hosts]]  # NONE, which is -1, takes the last
+    hosts = np.flatnonzero(whole).tolist()
+    return [names_of[row] for row in hosts], [nodes.ids[row] for row in single.tolist()]
 
 
 class DrainWatch:
@@ -269,13 +275,16 @@ class DrainWatch:
         """First generation from which on no plan uses the links and each answers such an intent;
         None if there is none yet."""
 
-    def look(self, fabric: Fabric, intent: int, committed: Committed | None) -> pb.DrainProgress:
+    def look(
+        self, fabric: Fabric, intent: int, committed: Committed | None, *, withdrawn: bool = False
+    ) -> pb.DrainProgress:
         """Return the progress of the drain now.
 
         Args:
             fabric: The fabric of the intent.
             intent: Version of the intent, read no earlier than the fabric.
             committed: The newest plan, read no earlier than the version; None without a plan.
+            withdrawn: Whether some switches ignore their entries.
 
         Raises:
             InputError: the fabric lacks one of the links or switches.
@@ -284,11 +293,12 @@ class DrainWatch:
         rows = link_rows(fabric, wanted.links, wanted.switches, "links", "switches")
         out = bool((fabric.effective[rows] != State.UP).all())
         self._out_since = (intent if self._out_since is None else self._out_since) if out else None
-        if committed is None:
-            return pb.DrainProgress(idle=out, planned=out)
+        if committed is None:  # the first plan may put flows on any link that it may use
+            return pb.DrainProgress(withdrawn=withdrawn)
         if committed.plan.fabric.structure is not fabric.structure:
             rows = _rows_there(committed.plan.fabric, wanted.links, wanted.switches)
         over = flows_over(committed.plan, rows, backups=True)
+        paths = flows_over(committed.plan, rows, backups=False)
         settled, unsettled = committed.settled()
         answers = self._out_since is not None and committed.answered_version >= self._out_since
         if len(over) or not answers:
@@ -296,7 +306,7 @@ class DrainWatch:
         elif self._unused_since is None:
             self._unused_since = committed.generation
         since = self._unused_since
-        idle = since is not None and settled >= since
+        idle = since is not None and settled >= since and not withdrawn
         return pb.DrainProgress(
             generation=committed.generation,
             flow_count=len(over),
@@ -305,4 +315,6 @@ class DrainWatch:
             idle=idle,
             unrouted_count=len(committed.plan.unrouted),
             planned=answers,
+            path_count=len(paths),
+            withdrawn=withdrawn,
         )

@@ -235,10 +235,22 @@ def _states_after(
 
 
 def set_link_state(
-    view: View, structures: Structures, link: LinkName, state: State, stamp: Stamp
+    view: View,
+    structures: Structures,
+    link: LinkName,
+    state: State,
+    stamp: Stamp,
+    *,
+    etag: str = "",
 ) -> tuple[Change, LinkRecord]:
-    """Set the administrative state of a link. Raises ``NotFound``."""
+    """Set the administrative state of a link.
+
+    Raises:
+        NotFound: there is no such fabric or link.
+        Conflict: ``etag`` is given and is not that of the fabric.
+    """
     record, states = record_of(view, structures), states_of(view)
+    _check_etag(view, etag)
     at = record.fabric.find_links(link.source, link.target, link.key)
     if not at:
         raise NotFound(f"fabrics/{view.name}/links/{link}")
@@ -259,10 +271,16 @@ def set_link_state(
 
 
 def set_switch_state(
-    view: View, structures: Structures, node: str, state: State, stamp: Stamp
+    view: View, structures: Structures, node: str, state: State, stamp: Stamp, *, etag: str = ""
 ) -> Change:
-    """Set the administrative state of a switch. Raises ``NotFound``, also for a NIC."""
+    """Set the administrative state of a switch.
+
+    Raises:
+        NotFound: there is no such fabric, or ``node`` is not a switch of it.
+        Conflict: ``etag`` is given and is not that of the fabric.
+    """
     structure, states = structures[meta_of(view).digest], states_of(view)
+    _check_etag(view, etag)
     row = structure.index.get(node)
     if row is None or structure.nodes.kind[row] == NodeKind.NIC:
         raise NotFound(f"fabrics/{view.name}/switches/{node}")
@@ -293,6 +311,11 @@ def set_overlay(
     entry = entry_of(stamp, "set_overlay", f"fabrics/{view.name}", texts)
     sets = {OVERLAY: orjson.dumps(overlay)}
     return _restated(view, stamp, sets, entry, orjson.dumps(summary)), summary
+
+
+def _check_etag(view: View, etag: str) -> None:
+    if etag and etag != meta_of(view).etag:
+        raise Conflict(f"fabrics/{view.name}")
 
 
 def ground(view: View, stamp: Stamp) -> tuple[Guard, dict[str, bytes]]:

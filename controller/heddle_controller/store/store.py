@@ -183,31 +183,51 @@ class Store:
         return [(await self._record(view)).summary() for view in views]
 
     async def set_link_state(
-        self, fabric: str, link: LinkName, state: State, *, request: Request = NOBODY
+        self,
+        fabric: str,
+        link: LinkName,
+        state: State,
+        *,
+        etag: str = "",
+        request: Request = NOBODY,
     ) -> LinkRecord:
-        """Set a link's administrative state. Raises ``NotFound`` for the fabric or the link."""
-        ask = Ask(request, fingerprint("set_link_state", fabric, str(link), state.name))
+        """Set a link's administrative state.
+
+        Raises:
+            NotFound: there is no such fabric or link.
+            Conflict: ``etag`` is given and is not that of the fabric.
+        """
+        ask = Ask(request, fingerprint("set_link_state", fabric, str(link), state.name, etag))
         structures = self._large.structures
         return await self._write(
             fabric,
             ask,
-            lambda view, stamp: fabrics.set_link_state(view, structures, link, state, stamp),
+            lambda view, stamp: fabrics.set_link_state(
+                view, structures, link, state, stamp, etag=etag
+            ),
             parse_link,
         )
 
     async def set_switch_state(
-        self, fabric: str, node: str, state: State, *, request: Request = NOBODY
+        self,
+        fabric: str,
+        node: str,
+        state: State,
+        *,
+        etag: str = "",
+        request: Request = NOBODY,
     ) -> SwitchRecord:
         """Set a switch's administrative state.
 
         Raises:
             NotFound: there is no such fabric, or ``node`` is not a switch of it.
+            Conflict: ``etag`` is given and is not that of the fabric.
         """
-        ask = Ask(request, fingerprint("set_switch_state", fabric, node, state.name))
+        ask = Ask(request, fingerprint("set_switch_state", fabric, node, state.name, etag))
         answer, structures = SwitchRecord(node, state), self._large.structures
 
         def decide(view: View, stamp: Stamp) -> tuple[Change, SwitchRecord]:
-            return fabrics.set_switch_state(view, structures, node, state, stamp), answer
+            return fabrics.set_switch_state(view, structures, node, state, stamp, etag=etag), answer
 
         return await self._write(fabric, ask, decide, lambda _: answer)
 

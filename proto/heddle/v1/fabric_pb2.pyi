@@ -493,6 +493,7 @@ class SetLinkStateRequest(_message.Message):
     LINK_FIELD_NUMBER: _builtins.int
     ADMIN_STATE_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
+    ETAG_FIELD_NUMBER: _builtins.int
     fabric: _builtins.str
     """Name of the fabric, such as "fabrics/f1"."""
     admin_state: _common_pb2.State.ValueType
@@ -500,6 +501,10 @@ class SetLinkStateRequest(_message.Message):
     request_id: _builtins.str
     """Id of this request, at most 64 bytes. A repeated call with the same id changes nothing and
     returns what the first one returned.
+    """
+    etag: _builtins.str
+    """Etag of the fabric. If it is given and the fabric has another one, nothing is changed. Each
+    change of a state of the fabric gives it a new etag.
     """
     @_builtins.property
     def link(self) -> _common_pb2.LinkRef:
@@ -512,10 +517,11 @@ class SetLinkStateRequest(_message.Message):
         link: _common_pb2.LinkRef | None = ...,
         admin_state: _common_pb2.State.ValueType = ...,
         request_id: _builtins.str = ...,
+        etag: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["link", b"link"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["admin_state", b"admin_state", "fabric", b"fabric", "link", b"link", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["admin_state", b"admin_state", "etag", b"etag", "fabric", b"fabric", "link", b"link", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -531,6 +537,7 @@ class SetSwitchStateRequest(_message.Message):
     NODE_FIELD_NUMBER: _builtins.int
     ADMIN_STATE_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
+    ETAG_FIELD_NUMBER: _builtins.int
     fabric: _builtins.str
     """Name of the fabric, such as "fabrics/f1"."""
     node: _builtins.str
@@ -541,6 +548,10 @@ class SetSwitchStateRequest(_message.Message):
     """Id of this request, at most 64 bytes. A repeated call with the same id changes nothing and
     returns what the first one returned.
     """
+    etag: _builtins.str
+    """Etag of the fabric. If it is given and the fabric has another one, nothing is changed. Each
+    change of a state of the fabric gives it a new etag.
+    """
     def __init__(
         self,
         *,
@@ -548,10 +559,11 @@ class SetSwitchStateRequest(_message.Message):
         node: _builtins.str = ...,
         admin_state: _common_pb2.State.ValueType = ...,
         request_id: _builtins.str = ...,
+        etag: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["admin_state", b"admin_state", "fabric", b"fabric", "node", b"node", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["admin_state", b"admin_state", "etag", b"etag", "fabric", b"fabric", "node", b"node", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

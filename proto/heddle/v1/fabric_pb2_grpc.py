@@ -115,7 +115,8 @@ class FabricServiceServicer:
     def SetLinkState(self, request, context):
         """Sets the administrative state of one link. If the link has that state already, nothing is
         written. The answer has no addresses, and says nothing of the link's condition. NOT_FOUND: the
-        link does not exist. INVALID_ARGUMENT: there are parallel links, and no key is given.
+        link does not exist. INVALID_ARGUMENT: there are parallel links, and no key is given. ABORTED:
+        an etag is given, and it is not that of the fabric.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -124,7 +125,7 @@ class FabricServiceServicer:
     def SetSwitchState(self, request, context):
         """Sets the administrative state of one switch, which applies to all its links, too. If the
         switch has that state already, nothing is written. NOT_FOUND: the node does not exist, or is a
-        NIC.
+        NIC. ABORTED: an etag is given, and it is not that of the fabric.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

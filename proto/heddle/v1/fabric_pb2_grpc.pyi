@@ -54,12 +54,13 @@ class FabricServiceStub:
     SetLinkState: _grpc.UnaryUnaryMultiCallable[_fabric_pb2.SetLinkStateRequest, _fabric_pb2.Link]
     """Sets the administrative state of one link. If the link has that state already, nothing is
     written. The answer has no addresses, and says nothing of the link's condition. NOT_FOUND: the
-    link does not exist. INVALID_ARGUMENT: there are parallel links, and no key is given.
+    link does not exist. INVALID_ARGUMENT: there are parallel links, and no key is given. ABORTED:
+    an etag is given, and it is not that of the fabric.
     """
     SetSwitchState: _grpc.UnaryUnaryMultiCallable[_fabric_pb2.SetSwitchStateRequest, _fabric_pb2.Node]
     """Sets the administrative state of one switch, which applies to all its links, too. If the
     switch has that state already, nothing is written. NOT_FOUND: the node does not exist, or is a
-    NIC.
+    NIC. ABORTED: an etag is given, and it is not that of the fabric.
     """
     WatchFabric: _grpc.UnaryStreamMultiCallable[_fabric_pb2.WatchFabricRequest, _fabric_pb2.FabricEvent]
     """Streams changes of a fabric. It begins with the fabric, the links that are not up and the
@@ -94,12 +95,13 @@ class FabricServiceAsyncStub(FabricServiceStub):
     SetLinkState: _aio.UnaryUnaryMultiCallable[_fabric_pb2.SetLinkStateRequest, _fabric_pb2.Link]  # type: ignore[assignment]
     """Sets the administrative state of one link. If the link has that state already, nothing is
     written. The answer has no addresses, and says nothing of the link's condition. NOT_FOUND: the
-    link does not exist. INVALID_ARGUMENT: there are parallel links, and no key is given.
+    link does not exist. INVALID_ARGUMENT: there are parallel links, and no key is given. ABORTED:
+    an etag is given, and it is not that of the fabric.
     """
     SetSwitchState: _aio.UnaryUnaryMultiCallable[_fabric_pb2.SetSwitchStateRequest, _fabric_pb2.Node]  # type: ignore[assignment]
     """Sets the administrative state of one switch, which applies to all its links, too. If the
     switch has that state already, nothing is written. NOT_FOUND: the node does not exist, or is a
-    NIC.
+    NIC. ABORTED: an etag is given, and it is not that of the fabric.
     """
     WatchFabric: _aio.UnaryStreamMultiCallable[_fabric_pb2.WatchFabricRequest, _fabric_pb2.FabricEvent]  # type: ignore[assignment]
     """Streams changes of a fabric. It begins with the fabric, the links that are not up and the
@@ -161,7 +163,8 @@ class FabricServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_fabric_pb2.Link, _abc.Awaitable[_fabric_pb2.Link]]:
         """Sets the administrative state of one link. If the link has that state already, nothing is
         written. The answer has no addresses, and says nothing of the link's condition. NOT_FOUND: the
-        link does not exist. INVALID_ARGUMENT: there are parallel links, and no key is given.
+        link does not exist. INVALID_ARGUMENT: there are parallel links, and no key is given. ABORTED:
+        an etag is given, and it is not that of the fabric.
         """
 
     @_abc_1.abstractmethod
@@ -172,7 +175,7 @@ class FabricServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_fabric_pb2.Node, _abc.Awaitable[_fabric_pb2.Node]]:
         """Sets the administrative state of one switch, which applies to all its links, too. If the
         switch has that state already, nothing is written. NOT_FOUND: the node does not exist, or is a
-        NIC.
+        NIC. ABORTED: an etag is given, and it is not that of the fabric.
         """
 
     @_abc_1.abstractmethod

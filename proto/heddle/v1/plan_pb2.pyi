@@ -1260,6 +1260,7 @@ class WhatIfResponse(_message.Message):
     STAYING_FLOWS_FIELD_NUMBER: _builtins.int
     STAYING_COUNT_FIELD_NUMBER: _builtins.int
     CUT_OFF_HOSTS_FIELD_NUMBER: _builtins.int
+    CUT_OFF_NICS_FIELD_NUMBER: _builtins.int
     staying_count: _builtins.int
     """Number of all such flows."""
     @_builtins.property
@@ -1294,8 +1295,12 @@ class WhatIfResponse(_message.Message):
 
     @_builtins.property
     def cut_off_hosts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Hosts with a NIC that can get new paths to others now and could not then; at most 1000. A NIC
-        without a host is named by its id.
+        """Hosts with NICs that can get new paths to others now, none of which could then; at most 1000."""
+
+    @_builtins.property
+    def cut_off_nics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Ids of other NICs that can get new paths to others now and could not then; at most 1000. Their
+        hosts keep another NIC, or are not known.
         """
 
     def __init__(
@@ -1309,10 +1314,11 @@ class WhatIfResponse(_message.Message):
         staying_flows: _abc.Iterable[_builtins.str] | None = ...,
         staying_count: _builtins.int = ...,
         cut_off_hosts: _abc.Iterable[_builtins.str] | None = ...,
+        cut_off_nics: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "before", b"before"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "before", b"before", "cut_off_hosts", b"cut_off_hosts", "jobs", b"jobs", "moved_flows", b"moved_flows", "staying_count", b"staying_count", "staying_flows", b"staying_flows", "unrouted", b"unrouted"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "before", b"before", "cut_off_hosts", b"cut_off_hosts", "cut_off_nics", b"cut_off_nics", "jobs", b"jobs", "moved_flows", b"moved_flows", "staying_count", b"staying_count", "staying_flows", b"staying_flows", "unrouted", b"unrouted"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1441,6 +1447,8 @@ class DrainProgress(_message.Message):
     IDLE_FIELD_NUMBER: _builtins.int
     UNROUTED_COUNT_FIELD_NUMBER: _builtins.int
     PLANNED_FIELD_NUMBER: _builtins.int
+    PATH_COUNT_FIELD_NUMBER: _builtins.int
+    WITHDRAWN_FIELD_NUMBER: _builtins.int
     generation: _builtins.int
     """Generation of the newest plan; 0 if there is none."""
     flow_count: _builtins.int
@@ -1449,12 +1457,21 @@ class DrainProgress(_message.Message):
     """As in Plan."""
     idle: _builtins.bool
     """Whether no switch holds an entry that uses the links, and none will get one: the newest plan
-    satisfies an intent in which all of them are drained or down.
+    satisfies an intent in which all of them are drained or down. Never while withdrawn is true.
     """
     unrouted_count: _builtins.int
     """Number of flows of this plan without a path. They follow the underlay, over whatever links."""
     planned: _builtins.bool
     """Whether the newest plan satisfies an intent in which all of the links are drained or down."""
+    path_count: _builtins.int
+    """Number of the flows in flow_count that have a path over the watched links. All others have only
+    a backup there. If planned is true, these flows have no way without the links.
+    """
+    withdrawn: _builtins.bool
+    """Whether the overlay is withdrawn, or some agents with a session with the controller that
+    answers report so. Switches then match no packet against entries, and any traffic may use the
+    links.
+    """
     @_builtins.property
     def unsettled_switches(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Switches that may still hold entries of older plans that used the links, by id, at most 20.
@@ -1471,10 +1488,12 @@ class DrainProgress(_message.Message):
         idle: _builtins.bool = ...,
         unrouted_count: _builtins.int = ...,
         planned: _builtins.bool = ...,
+        path_count: _builtins.int = ...,
+        withdrawn: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["flow_count", b"flow_count", "generation", b"generation", "idle", b"idle", "planned", b"planned", "settled_generation", b"settled_generation", "unrouted_count", b"unrouted_count", "unsettled_switches", b"unsettled_switches"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["flow_count", b"flow_count", "generation", b"generation", "idle", b"idle", "path_count", b"path_count", "planned", b"planned", "settled_generation", b"settled_generation", "unrouted_count", b"unrouted_count", "unsettled_switches", b"unsettled_switches", "withdrawn", b"withdrawn"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from heddle.v1 import common_pb2
 from heddle.v1 import plan_pb2 as pb
 from heddle_controller.model.errors import InputError
+from heddle_controller.model.fabric import State
+from heddle_controller.model.plan import no_paths
 from heddle_controller.serve.what_if import DrainWatch
 from heddle_controller.state.records import Committed, PlanFacts, Programmed
 from tests.support.store_samples import clos, plan_of, program_of
@@ -36,3 +40,25 @@ def test_a_link_that_the_fabric_does_not_have_is_refused() -> None:
     watch = DrainWatch(pb.WatchDrainRequest(switches=["l2"]))
     with pytest.raises(InputError, match="l2"):
         watch.look(clos(leaves=2), 1, committed)
+
+
+def test_nothing_is_idle_before_the_first_plan() -> None:
+    """A drained switch is not idle while a plan that may use others is still to come."""
+    fabric = clos(leaves=2)
+    drained = fabric.with_nodes({fabric.structure.index["s0"]: State.DRAINED})
+    progress = DrainWatch(pb.WatchDrainRequest(switches=["s0"])).look(drained, 1, None)
+    assert not progress.idle
+    assert not progress.planned
+
+
+def test_nothing_is_idle_while_switches_ignore_their_entries() -> None:
+    """A link without flows is idle, unless the overlay is withdrawn."""
+    plan = plan_of(clos(leaves=2))
+    fabric = plan.fabric.with_nodes({plan.fabric.structure.index["s0"]: State.DRAINED})
+    plan = replace(plan, fabric=fabric, paths=no_paths(), backups=no_paths())
+    program = program_of(plan, 3, 7)
+    committed = Committed(plan, program, PlanFacts(), Programmed(generation=program.generation))
+    for withdrawn in (False, True):
+        watch = DrainWatch(pb.WatchDrainRequest(switches=["s0"]))
+        progress = watch.look(fabric, 1, committed, withdrawn=withdrawn)
+        assert (progress.idle, progress.withdrawn) == (not withdrawn, withdrawn)

@@ -67,6 +67,8 @@ class FabricOverlay:
     sessions: dict[AgentStream, Obedience] = field(default_factory=dict)
     withdrawn: int = 0
     """Number of sessions whose agents have withdrawn."""
+    told: int = 0
+    """``withdrawn`` when it was last noted as changed."""
     failed: dict[AgentStream, Obedience] = field(default_factory=dict)
     """The sessions whose agents reported why they did not obey."""
 
@@ -100,8 +102,22 @@ class OverlayStates:
 class OverlayBook:
     """Orders and states of all sessions of this controller."""
 
-    def __init__(self, store: Store, leading: Callable[[], int], meter: OverlayMeter) -> None:
-        """``leading`` returns the epoch with which this controller leads, or 0."""
+    def __init__(
+        self,
+        store: Store,
+        leading: Callable[[], int],
+        meter: OverlayMeter,
+        changed: Callable[[str], None],
+    ) -> None:
+        """Take what the book works with.
+
+        Args:
+            store: Keeps the flags.
+            leading: Returns the epoch with which this controller leads, or 0.
+            meter: Measures the overlays.
+            changed: Is called with a fabric's name when more or fewer agents have withdrawn.
+        """
+        self._changed = changed
         self._store = store
         self._leading = leading
         self._meter = meter
@@ -168,6 +184,11 @@ class OverlayBook:
                 fabric.take(session, Obedience(wanted, agent.stands))
                 session.order(pb.OverlayOrder(withdrawn=wanted, epoch=epoch))
 
+    def any_withdrawn(self, name: str) -> bool:
+        """Return whether some agents of a fabric report that they ignore their entries."""
+        fabric = self._fabrics.get(name)
+        return fabric is not None and fabric.withdrawn > 0
+
     def standing(self, name: str, *, withdrawn: bool) -> OverlayStates:
         """Return the counts of a fabric's agents; ``withdrawn`` is the wanted state."""
         fabric = self._fabrics.get(name, FabricOverlay())
@@ -212,6 +233,9 @@ class OverlayBook:
         fabric = self._fabrics.get(name, FabricOverlay())
         wanted = bool(fabric.wanted)
         disobeying = len(fabric.sessions) - fabric.obeying(withdrawn=wanted)
+        if fabric.told != fabric.withdrawn:
+            fabric.told = fabric.withdrawn
+            self._changed(name)
         self._meter.overlay_state(name, withdrawn=wanted, disobeying=disobeying)
 
 

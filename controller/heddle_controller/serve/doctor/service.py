@@ -22,8 +22,9 @@ from heddle.v1 import placement_pb2
 from heddle.v1.doctor_pb2_grpc import DoctorServiceServicer
 from heddle_controller.model.arrays import NONE
 from heddle_controller.model.demand import PREFIX, SET, unannounced_rows
-from heddle_controller.model.fabric import State
+from heddle_controller.model.fabric import Fabric, State
 from heddle_controller.model.plan import Plan
+from heddle_controller.plan.what_if import flows_over
 from heddle_controller.reconcile.observations import Observations, SeenLinks
 from heddle_controller.reconcile.ports import AgentSession
 from heddle_controller.serve.agents.gateway import Gateway
@@ -144,11 +145,22 @@ def _links(now: Installation) -> Iterator[pb.Finding]:
         yield found(pb.SEVERITY_WARNING, "links", text, cure)
     out = np.flatnonzero(fabric.effective != State.UP).tolist()
     if out:
-        labels = [fabric.link_name(link) for link in out]
-        told = some(labels, "; ")
+        told = some([fabric.link_name(link) for link in out], "; ")
         text = f"Operators have {many(len(out), 'link', 'links')} out of service: {told}."
-        cure = f"Run, when the work is done: heddle undrain {labels[0]}, or its switch"
+        cure = f"Run, when the work is done: {some(list(_returns(fabric)), '; ')}"
         yield found(pb.SEVERITY_INFO, "links", text, cure)
+
+
+def _returns(fabric: Fabric) -> Iterator[str]:
+    """Yield the commands that end what operators have done to switches and links."""
+    switches = np.flatnonzero(fabric.node_state != State.UP).tolist()
+    links = np.flatnonzero(fabric.link_state != State.UP).tolist()
+    ids = fabric.structure.nodes.ids
+    changed = [("switch", ids[row], int(fabric.node_state[row])) for row in switches]
+    changed += [("link", fabric.link_name(row), int(fabric.link_state[row])) for row in links]
+    for kind, name, state in changed:
+        drained = state == State.DRAINED
+        yield f"heddle undrain {name}" if drained else f"heddle fabric {kind} {name} up"
 
 
 def _plan(now: Installation) -> Iterator[pb.Finding]:
@@ -162,6 +174,7 @@ def _plan(now: Installation) -> Iterator[pb.Finding]:
     if now.committed is None:
         return
     yield from _unannounced(now.committed.plan)
+    yield from _on_drained(now.committed.plan)
     lost, lacking = len(now.committed.plan.unrouted), list(now.committed.lacking())
     if lost:
         text = f"{many(lost, 'flow has', 'flows have')} no path: routing carries what it can."
@@ -176,6 +189,17 @@ def _plan(now: Installation) -> Iterator[pb.Finding]:
             text,
             "Wait; else see 'entries refused' in the leader's log",
         )
+
+
+def _on_drained(plan: Plan) -> Iterator[pb.Finding]:
+    """Report flows that stay on drained links."""
+    fabric = plan.fabric
+    stay = flows_over(plan, np.flatnonzero(fabric.effective == State.DRAINED), backups=False)
+    if len(stay):
+        told = some([plan.flows.ids[row] for row in stay.tolist()])
+        text = f"{many(len(stay), 'flow has', 'flows have')} no way but over drained links: {told}."
+        cure = "Do not unplug these links; bring back others: heddle fabric show"
+        yield found(pb.SEVERITY_WARNING, "plan", text, cure)
 
 
 def _unannounced(plan: Plan) -> Iterator[pb.Finding]:

@@ -111,6 +111,38 @@ def test_a_job_waits_for_as_long_as_its_way_is_dead(runner: DrillRunner, tmp_pat
     assert values["lost_gbit", "one"] == pytest.approx(400 * 0.003)
 
 
+def test_a_job_that_is_done_sends_no_more(runner: DrillRunner, tmp_path: Path) -> None:
+    """After its last iteration a job leaves all room to a demand, also if a link then degrades.
+
+    The link carries 400 Gbit/s, the demand asks for 300 and the job for 400. The job is done before
+    the link is degraded to 200.
+    """
+    fabric = "clos: {leaves: 2, spines: 1, nics_per_leaf: 2, nics_per_host: 1}"
+    demand = "demands: [{from: l0-h1-n0, to: l1-h1-n0, gbps: 300}]\n"
+    job = JOB.partition("probes:")[0].replace("compute: 5ms", "iterations: 3") + demand
+    path = tmp_path / "done.yaml"
+    old = "clos: {leaves: 2, spines: 2, nics_per_leaf: 1, nics_per_host: 1}"
+    step = "timeline: [{at: 200ms, degrade: l0 to s0, gbps: 200}]\n"
+    path.write_text(f"{HEAD.replace(old, fabric)}{job}{step}{EXPECT}")
+    verdict = runner.play(load_scenario(path), "fluid", 1)
+    values = {(name, of): series[0] for (_, name, of), series in verdict.values.items()}
+    assert values["makespan", "pair"] < 0.2
+    assert values["slowest", "pair"] < 1
+    assert values["slowest before", "demands"] == 1
+    assert values["utilization before", ""] == pytest.approx(300 / 400)
+    assert values["slowest during", "demands"] == pytest.approx(200 / 300)
+    assert values["carried during", "all"] == pytest.approx(200 / 300)
+    assert values["slowest during", "pair"] == 1
+
+
+def test_a_demand_loses_what_it_asks_for(runner: DrillRunner, tmp_path: Path) -> None:
+    """While its path is dead, a demand loses its whole offer, also if it got less before."""
+    traffic = DEMAND.replace("gbps: 100}", "gbps: 600}")
+    values, _ = _play(runner, tmp_path, traffic, "  - {at: 100ms, cut: hop 3 of one}\n")
+    assert values["slowest before", "demands"] == pytest.approx(400 / 600)
+    assert values["lost_gbit", "demands"] == pytest.approx(600 * 0.003)
+
+
 def test_replaced_and_finished(runner: DrillRunner, tmp_path: Path) -> None:
     """A job that ends sends nothing more, and its flows leave the plan."""
     values, story = _play(runner, tmp_path, JOB, "  - {at: 100ms, finish: pair}\n")

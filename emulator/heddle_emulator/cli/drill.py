@@ -103,4 +103,4 @@ def _show(screen: Console, verdict: Verdict) -> None:
     screen.print(rows)
     for finding in verdict.findings:
         style = "green" if finding.held else "bold red"
-        screen.print(f"  {'held' if finding.held else '_FAILED'}  {finding}", style=style)
+        screen.print(f"  {'held' if finding.held else 'FAILED'}  {finding}", style=style)

@@ -287,6 +287,10 @@ class ControlDelays:
     measured: bool = False
 
 
+MOST_ITERATIONS = 3000
+"""Most iterations of a job in one run."""
+
+
 @dataclass(frozen=True, slots=True)
 class JobSpec:
     """A job that sends while the drill runs."""

@@ -62,6 +62,7 @@ _SAME = 1e-9
 """Fraction of the time so far; ends this close together are one event."""
 FASTEST = 1e300
 """Gbit/s of a stream that nothing limits."""
+NO_MARKS: Ints = np.empty(0, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -140,12 +141,17 @@ class FluidSimulation:
         """Whether everything is complete."""
         return bool(np.isfinite(self._end).all())
 
-    def advance(self, until: float) -> None:
-        """Play up to a point in time, in seconds, or to the end if that comes first."""
+    def advance(self, until: float, marks: Ints = NO_MARKS) -> None:
+        """Play up to a point in time, in seconds, or to the end if that comes first.
+
+        If any of the activities ``marks`` is complete before, play up to then.
+        """
         while (event := self._next_event()) <= until and np.isfinite(event):
             self._pass(event)
             self._events += 1
             self._happen()
+            if len(marks) and np.isfinite(self._end[marks]).any():
+                return
         if np.isfinite(until):
             self._pass(until)
 

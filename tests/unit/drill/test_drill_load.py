@@ -29,6 +29,9 @@ expect:
   - {recovered: one, p99: {most: 10ms}}
   - {lost: one, most: 3}
 """
+JOB = """jobs:
+  - {job: j, hosts: [l0-h0, l1-h0], gpus_per_host: 1, parallelism: {dp: 2}, iterations: 3001}
+"""
 
 
 def _load(folder: Path, text: str) -> InputError | None:
@@ -69,7 +72,11 @@ def test_a_file_means_what_it_says(tmp_path: Path) -> None:
     ("old", "new", "said"),
     [
         ("drill: example", "dril: example", "did you mean drill"),
-        ("leaves: 2", "leafs: 2", "unexpected keyword argument"),
+        ("leaves: 2", "leafs: 2", "did you mean leaves"),
+        ("leaves: 2, ", "", "fabric clos (line 6): has no leaves; give a whole number"),
+        ("leaves: 2", "leaves: two", "fabric clos (line 6): leaves is 'two'; give a whole number"),
+        ("leaves: 2", "leaves: 2, nic_gbps: fast", "nic_gbps is 'fast'; give a number"),
+        ("probes:", f"{JOB}probes:", "iterations is 3,001; give at most 3,000"),
         ("leaves: 2", "leaves: 0", "give 1 or more"),
         ("clos:", "closs:", "give a file's name"),
         ("from: l0,", "from: l9,", "no node l9"),
@@ -115,6 +122,12 @@ def test_all_faults_are_told_at_once(tmp_path: Path) -> None:
     error = _load(tmp_path, text.replace("proves: something", "prove: something"))
     assert error is not None
     assert len(error.problems) >= 3
+
+
+def test_a_drill_that_expects_nothing_is_refused(tmp_path: Path) -> None:
+    """It would always hold, whatever breaks."""
+    for tail in ("", "expect: []\n"):
+        assert "expects nothing" in str(_load(tmp_path, GOOD.partition("expect:")[0] + tail))
 
 
 def test_contradictions_are_refused(tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def _group(outcome: FinishedRun, name: str, rows: Ints) -> Iterator[tuple[str, f
     gbps = traffic.flows.gbps
 
     def carried(state: TrafficState) -> float:
-        wanted = rows[traffic.active(state.at)[rows]]
+        wanted = rows[state.ways.wanted[traffic.first_qp[rows]]]
         offer = float(gbps[wanted].sum())
         got = float((state.worth.ratios * gbps)[wanted].sum())
         return got / offer if offer else 1.0

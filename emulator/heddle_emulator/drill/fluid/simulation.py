@@ -2,8 +2,9 @@
 
 Whenever links or tables change, ``update`` walks a packet of every QP through the agents' tables
 and moves all streams to the paths found. In between, rates follow from max-min fairness as jobs go
-on. When a path dies, its streams lose what they sent at their last rate for as long as it is dead,
-because senders do not know at once.
+on. While a path is dead, a job loses what it sent there at its last rate, and a demand all that it
+asks for, whatever it got before: senders do not know at once, and a demand that never had a path
+loses as much. A job that has done all its iterations wants nothing more.
 
 There is one stream for each QP of a message, one for each ring, and one for each QP of a demand.
 Streams stay the same for the whole run. The stream of a QP without a path does not move, and
@@ -161,6 +162,18 @@ class QpPaths:
         count = len(flow)
         return Paths(flow, qp, qp, self.first[: count + 1], self.arcs[: int(self.first[count])])
 
+    def without(self, gone: Bools) -> QpPaths:
+        """Return the paths if the marked QPs are not wanted, shape (QPs,)."""
+        lengths = np.diff(self.first)
+        kept = ~np.repeat(gone, lengths)
+        return QpPaths(
+            self.wanted & ~gone,
+            self.alive & ~gone,
+            self.looped & ~gone,
+            starts(np.where(gone, 0, lengths)),
+            self.arcs[kept],
+        )
+
     def crosses(self, arcs: Bools) -> Bools:
         """Return whether each QP's path uses any of the marked arcs."""
         owner = np.repeat(np.arange(len(self.alive)), np.diff(self.first))
@@ -169,10 +182,10 @@ class QpPaths:
         return hit
 
 
-def ways_of(fabric: Fabric, traffic: Traffic, now: float, forwarding: Forwarding) -> QpPaths:
-    """Walk a packet of every QP that is wanted now through ``fabric`` in its present state."""
+def ways_of(fabric: Fabric, traffic: Traffic, active: Bools, forwarding: Forwarding) -> QpPaths:
+    """Walk a packet of every QP of active flows through ``fabric`` in its present state."""
     first_qp, qps = traffic.first_qp, traffic.flows.qps
-    rows = np.flatnonzero(traffic.active(now))
+    rows = np.flatnonzero(active)
     walked = walk(fabric, traffic.flows.take(rows), forwarding)
     own = places(first_qp, rows)
     count = int(first_qp[-1])
@@ -271,6 +284,9 @@ class TrafficSimulation:
         self.fabric, self.traffic, self.cables = fabric, traffic, cables
         self.states: list[TrafficState] = []
         self.spans: list[Span] = []
+        self._done = np.zeros(len(traffic.placed) + 1, dtype=np.bool_)
+        """Whether each placement has done all its iterations; the last element is for none."""
+        self._last_ends = traffic.last_ends
         ways = self._ways(forwarding)
         schedule, self.index = schedule_of(self.fabric, self.traffic, ways)
         self._capacity = capacity_of(self.fabric, self.traffic)
@@ -294,18 +310,35 @@ class TrafficSimulation:
 
     def advance(self, until: float) -> None:
         """Continue until a moment in virtual seconds with unchanged links and tables."""
-        if until <= self.now:
-            return
-        begin = self.now
-        self.fluid.advance(until)
-        left = self.fluid.left()
+        while (begin := self.now) < until:
+            ahead = np.flatnonzero(~self._done[:-1] & (self._last_ends != NONE))
+            self.fluid.advance(until, self._last_ends[ahead])
+            self._account(begin)
+            self._finish(ahead)
+
+    def _account(self, begin: float) -> None:
+        """Add up what was sent and lost since ``begin``."""
+        left, passed = self.fluid.left(), self.now - begin
         sent, self._left = np.maximum(self._left - left, 0.0), left
-        lost = self._lost_rate * (until - begin) + sent * self._loss / (1 - self._loss)
-        self.spans.append(Span(begin, until, sent, lost))
+        lost = self._lost_rate * passed + sent * self._loss / (1 - self._loss)
+        self.spans.append(Span(begin, self.now, sent, lost))
         state, flows = self.states[-1], self.traffic.flows
         share = self._per_flow(state.ways.dead + self._qp_loss) / flows.qps
-        self.losses.packets += share * (until - begin)
-        self.losses.looped += self._per_flow(state.ways.looped) / flows.qps * (until - begin)
+        self.losses.packets += share * passed
+        self.losses.looped += self._per_flow(state.ways.looped) / flows.qps * passed
+
+    def _finish(self, placements: Ints) -> None:
+        """Note which of these placements are done by now: their flows are not wanted any more."""
+        over = placements[np.isfinite(self.fluid.told().end[self._last_ends[placements]])]
+        if len(over):
+            self._done[over] = True
+            gone = ~np.repeat(self._active(), self.traffic.flows.qps)
+            self._note(self.states[-1].ways.without(gone))
+
+    def _active(self) -> Bools:
+        """Return which flows are wanted now."""
+        active = self.traffic.active(self.fluid.now if self.states else 0.0)
+        return active & ~self._done[self.traffic.placement]
 
     def update(self, forwarding: Forwarding) -> TrafficState:
         """Take the present paths, after links, tables or the wanted flows have changed."""
@@ -334,8 +367,7 @@ class TrafficSimulation:
 
     def _ways(self, forwarding: Forwarding) -> QpPaths:
         present = self.fabric.with_links(self._link_states())
-        now = self.fluid.now if self.states else 0.0
-        return ways_of(present, self.traffic, now, forwarding)
+        return ways_of(present, self.traffic, self._active(), forwarding)
 
     def _link_states(self) -> dict[int, State]:
         rows = {*self.cables.cut, *self.cables.silent, *self.cables.powerless}
@@ -394,7 +426,7 @@ class TrafficSimulation:
         wanted[own] = ways.wanted[self.index.qp[own]]
         script, flows = self.traffic.script, self.traffic.script.flows
         crossing = script.flow != NONE
-        gone = ~self.traffic.active(self.fluid.now)[: len(flows)]
+        gone = ~self._active()[: len(flows)]
         ended = np.zeros(len(script), dtype=np.bool_)
         ended[script.activity[crossing][gone[script.flow[crossing]]]] = True
         wanted[self.index.messages : self.index.demands] = ~ended[self.index.ring_activity]

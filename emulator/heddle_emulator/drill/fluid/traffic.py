@@ -13,11 +13,18 @@ from math import ceil
 
 import numpy as np
 
-from heddle_controller.model.arrays import Bools, Floats, Ints
+from heddle_controller.model.arrays import NONE, Bools, Floats, Ints
 from heddle_controller.model.errors import refuse
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.flows import ANY_PHASE, Flows, TrafficClass, concatenate, no_flows
-from heddle_emulator.drill.scenario import ALL, EachFlow, JobSpec, Scenario, StepKind
+from heddle_emulator.drill.scenario import (
+    ALL,
+    MOST_ITERATIONS,
+    EachFlow,
+    JobSpec,
+    Scenario,
+    StepKind,
+)
 from heddle_emulator.play.iteration import Placed, write_iterations
 from heddle_emulator.traffic.script import Script, Writer
 from heddle_emulator.traffic.workload import workload_of
@@ -25,8 +32,6 @@ from heddle_emulator.traffic.workload import workload_of
 DEMANDS = "demands"
 SMALL_GBIT = 64 * 8 / 1e9
 """Size in Gbit of a packet of a probe that is given in packets per second."""
-MOST_ITERATIONS = 3000
-"""Most iterations of one placement in one run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +93,8 @@ class Traffic:
     placed: tuple[Placement, ...]
     ends: tuple[Ints, ...]
     """For each placement, the activity that ends each of its iterations."""
+    placement: Ints
+    """The placement that each flow is of; ``NONE`` for demands and probes, shape (flows,)."""
     begin: Floats
     """When each flow begins, in seconds, shape (flows,)."""
     end: Floats
@@ -100,8 +107,18 @@ class Traffic:
     """How many of the flows, from the first one, the controller plans: all but those of probes."""
 
     def active(self, now: float) -> Bools:
-        """Return whether each flow is wanted at a moment, shape (flows,)."""
+        """Return whether each flow may send at a moment by the timeline, shape (flows,).
+
+        A job that has done all its iterations sends no more, but nobody has ended it.
+        """
         return (self.begin <= now) & (now < self.end)
+
+    @property
+    def last_ends(self) -> Ints:
+        """The activity with which each placement is done; ``NONE`` if it goes on for ever."""
+        pairs = zip(self.placed, self.ends, strict=True)
+        found = [int(ends[-1]) if one.spec.iterations else NONE for one, ends in pairs]
+        return np.array(found, dtype=np.int64)
 
     @property
     def first_qp(self) -> Ints:
@@ -125,14 +142,17 @@ def traffic_of(scenario: Scenario, demands: Flows, horizon: float) -> Traffic:
     loose, names = _loose(scenario, concatenate([script.flows, demands]))
     flows = concatenate([script.flows, demands, loose])
     begin, end = np.zeros(len(flows)), np.full(len(flows), np.inf)
-    for one in placed:
+    placement = np.full(len(flows), NONE)
+    for number, one in enumerate(placed):
         rows = _rows_of(flows, len(script.flows), one.name)
+        placement[rows] = number
         begin[rows], end[rows] = one.begin, one.end
     return Traffic(
         flows,
         script,
         tuple(placed),
         tuple(ends),
+        placement,
         begin,
         end,
         dict(_groups(scenario, flows, len(script.flows), placed, names)),

@@ -131,8 +131,8 @@ def fluid_assumptions(control: ControlDelays) -> tuple[str, ...]:
         f" a notice takes {ms['notice']} from one agent to the next, a report {ms['report']}."
     )
     lost = (
-        "What flows sent before their path died is lost for as long as it is dead; nothing lost"
-        " is sent again at a higher rate."
+        "While a path is dead, jobs lose what they sent there before, and demands all that they"
+        " ask for; nothing lost is sent again at a higher rate."
     )
     return (
         "Flows are fluid: rates are max-min fair at every moment, without queues or slow start.",

@@ -116,6 +116,10 @@ def load_scenario(path: Path) -> Scenario:
         race=fields.flag("race"),
         world=worlds[0],
     )
+    if not fields.entries("expect") and not problems:
+        fields.fault(
+            "expects nothing, so it would always hold; add expect: [{MEASURE: PROBE, ...}]"
+        )
     problems += check_scenario(scenario) if not problems else []
     if problems:
         raise InputError(str(path), *problems[:MAX_PROBLEMS])

@@ -18,8 +18,9 @@ A job that a step submits does not run before that step.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from inspect import signature
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,7 +38,7 @@ from heddle_controller.traffic.fields import Fields
 from heddle_controller.traffic.jobs_file import read_job
 from heddle_emulator import topology
 from heddle_emulator.drill.load.steps import CURE, parse_seconds
-from heddle_emulator.drill.scenario import ControlDelays, JobSpec
+from heddle_emulator.drill.scenario import MOST_ITERATIONS, ControlDelays, JobSpec
 from heddle_emulator.traffic.matrix import PATTERNS
 from heddle_emulator.traffic.table import flows_between
 
@@ -77,11 +78,12 @@ def _fabric(path: Path, fields: Fields) -> Fabric | None:
         fields.fault(f"fabric {shape} is {short(options)}; give its counts")
         return None
     builder: Any = _BUILDERS[shape]
+    if not _fits(
+        Fields(options, f"fabric {shape} (line {options.line})", fields.problems), builder
+    ):
+        return None
     try:
         built: Fabric = builder(**options)
-    except TypeError as error:
-        reason = str(error).partition(") ")[2] or str(error)
-        fields.problems.append(Problem(f"fabric (line {options.line})", f"{shape} {reason}"))
     except InputError as error:
         told = [
             Problem(f"fabric (line {options.line}), {p.record}", p.reason) for p in error.problems
@@ -90,6 +92,25 @@ def _fabric(path: Path, fields: Fields) -> Fabric | None:
     else:
         return built
     return None
+
+
+_NUMBERS: Mapping[str, tuple[frozenset[type], str]] = {
+    "int": (frozenset({int}), "a whole number"),
+    "float": (frozenset({int, float}), "a number"),
+}
+
+
+def _fits(own: Fields, builder: Callable[..., Fabric]) -> bool:
+    """Report options that a builder does not know, misses, or needs in another form."""
+    before, known = len(own.problems), signature(builder).parameters
+    own.only(*known)
+    for name, option in known.items():
+        kinds, form = _NUMBERS.get(str(option.annotation), (frozenset({str}), "a word"))
+        if name not in own.record and option.default is option.empty:
+            own.fault(f"has no {name}; give {form}")
+        elif name in own.record and type(own.record[name]) not in kinds:
+            own.fault(f"{name} is {short(own.record[name])}; give {form}")
+    return len(own.problems) == before
 
 
 JOB = "drill"
@@ -196,6 +217,8 @@ def read_drill_jobs(fields: Fields, path: Path, fabric: Fabric) -> tuple[JobSpec
         own = Fields(record, f"jobs[{row}] (line {record.line})", fields.problems)
         compute = _time(own, "compute", 0.0)
         iterations = own.integer("iterations", 0, least=0)
+        if iterations > MOST_ITERATIONS:
+            own.fault(f"iterations is {iterations:,}; give at most {MOST_ITERATIONS:,}")
         for job in jobs:
             for problem in host_problems(job, fabric):
                 own.fault(f"{problem.record} {problem.reason}")

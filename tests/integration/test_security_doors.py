@@ -14,6 +14,8 @@ from google.protobuf import empty_pb2
 from google.rpc import error_details_pb2
 from grpc import aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from structlog.contextvars import merge_contextvars
+from structlog.testing import capture_logs
 
 from heddle.v1 import agent_pb2, common_pb2, fabric_pb2, placement_pb2
 from heddle.v1.agent_pb2_grpc import AgentServiceStub
@@ -21,6 +23,7 @@ from heddle.v1.fabric_pb2_grpc import FabricServiceStub
 from heddle.v1.placement_pb2_grpc import PlacementServiceStub
 from heddle_controller.serve.interceptors.auth import Admission
 from heddle_controller.serve.interceptors.limits import Allowance
+from heddle_controller.serve.interceptors.outcomes import LINES_AT_ONCE, LINES_PER_SECOND
 from heddle_controller.serve.security.caller import PERMISSIONS, Caller, Role
 from heddle_controller.serve.security.certificates import Tls
 from heddle_controller.serve.security.files import TokenFile, new_token
@@ -112,6 +115,34 @@ async def test_agents_are_held_to_their_switch(tmp_path: Path) -> None:
         assert await session("agent/f1/l0", "l1") == "NOT_YOUR_SWITCH"
         assert await session("agent/f1/l0", "l0", "f2") == "NOT_YOUR_SWITCH"
         assert await session("operator/o", "l0") == "ROLE_DENIED"
+
+
+async def test_denied_calls_are_logged_but_do_not_flood_the_log(tmp_path: Path) -> None:
+    """A denied call is logged with who, what and why; many by one client make few lines."""
+    authority = Authority(tmp_path / "pki")
+    server = authority.server()
+    terms = replace(LOOPBACK, tls=Tls(server.cert, server.key, server.ca))
+    calls = 300
+    with capture_logs(processors=[merge_contextvars]) as logged:
+        async with serving(tmp_path, terms) as s:
+            for pair in (authority.role("reader/r"), authority.role("nobody/n")):
+                async with dial(s.api.port, pair, authority.ca) as channel:
+                    await refusal(PlacementServiceStub(channel).DeleteJob(DELETE))
+            began = time.monotonic()
+            async with dial(s.api.port, authority.role("reader/r"), authority.ca) as channel:
+                for _ in range(calls):
+                    await refusal(PlacementServiceStub(channel).DeleteJob(DELETE))
+            seconds = time.monotonic() - began
+    denied = [one for one in logged if one["event"] == "call denied"]
+    first, second = denied[:2]
+    assert first["client"] == "reader spiffe://heddle/reader/r"
+    assert first["rpc"] == "heddle.v1.PlacementService/DeleteJob"
+    assert (first["code"], first["log_level"]) == ("PERMISSION_DENIED", "warning")
+    assert "may not call" in first["why"]
+    assert (second["code"], bool(second["peer"])) == ("UNAUTHENTICATED", True)
+    assert len(denied) <= LINES_AT_ONCE + LINES_PER_SECOND * seconds + 3
+    ends = {one["code"] for one in logged if one["event"] == "rpc"}
+    assert ends == {"PERMISSION_DENIED", "UNAUTHENTICATED"}
 
 
 async def test_nothing_shown_nothing_done(tmp_path: Path) -> None:

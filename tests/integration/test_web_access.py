@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from heddle.v1 import common_pb2, fabric_pb2
 from heddle_controller.serve.interceptors.auth import Admission
@@ -125,6 +126,10 @@ async def test_tokens_and_certificates_let_in_whom_the_api_lets_in(tmp_path: Pat
         ):
             shown = trusting(authority.ca, authority.role(role))
             assert (await page.get(OVERVIEW, tls=shown)).status == status, role
+        with capture_logs() as logged:
+            await page.get(OVERVIEW, headers={"authorization": "Bearer nonsense"})
+        (denied,) = [one for one in logged if one["event"] == "call denied"]
+        assert (denied["code"], denied["peer"]) == ("UNAUTHENTICATED", "127.0.0.1")
 
 
 async def test_a_login_is_kept_where_no_script_and_no_other_site_has_it(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ from heddle_controller.serve import errors
 from heddle_controller.serve.api import Api
 from heddle_controller.serve.codec import names
 from heddle_controller.serve.interceptors.auth import CHANGED
-from heddle_controller.serve.interceptors.outcomes import status_of
+from heddle_controller.serve.interceptors.outcomes import DENIED, DeniedLog, status_of
 from heddle_controller.serve.rates import Rates
 from heddle_controller.state.errors import NotFound
 from heddle_controller.web.access import (
@@ -134,6 +134,7 @@ class Pages:
         self._access = access
         self._most = viewers
         self._reports = reports
+        self._denied = DeniedLog()
         self._files = _files()
         self._bulk: dict[tuple[str, str], Packed] = {}
         """The newest structure, loads and measured loads of each fabric, by fabric and kind."""
@@ -192,6 +193,11 @@ class Pages:
         except ClientDisconnect:
             response = Response(status_code=400)
         except Exception as error:  # noqa: BLE001 - the outermost edge: nothing may pass
+            if isinstance(error, errors.Refusal) and error.code in DENIED:
+                peer = request.client.host if request.client else ""
+                self._denied.tell(
+                    error.code.name, error.message, peer=peer, rpc=call or request.url.path
+                )
             response = _refused(error)
         stale = self._api.store.stale_for()
         if stale > 0:

@@ -267,17 +267,18 @@ class Auth(CallLayer):
     @override
     async def around(self, method: Method, context: Context, rest: Rest) -> object:
         """Check the caller, and add its name to the call's log lines."""
+        peer = self._admission.peer(context)
+        structlog.contextvars.bind_contextvars(peer=peer)
         try:
             shown = self._admission.shown(context)
             caller = self._admission.judge(shown)
+            structlog.contextvars.bind_contextvars(client=str(caller))
             _check(caller, method)
         except errors.Refusal as refusal:
             status = errors.with_request(errors.refused(refusal), current_request())
             await context.abort_with_status(status)
             raise  # not reached: aborting raises
         set_caller(caller)
-        peer = self._admission.peer(context)
-        structlog.contextvars.bind_contextvars(peer=peer, client=str(caller))
         if not method.streams:
             return await rest()
         check = partial(self._again, caller, method, shown)

@@ -69,11 +69,41 @@ def name_request(request: str) -> None:
     structlog.contextvars.bind_contextvars(audit=request)
 
 
+DENIED = grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED
+LINES_AT_ONCE, LINES_PER_SECOND = 20.0, 1.0
+"""Denied calls that are logged after a pause, and in the long run."""
+
+
+class DeniedLog:
+    """Logs denied calls, of all clients together no more than a stranger may fill the log with."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._left, self._at = LINES_AT_ONCE, now()
+        self._omitted = 0
+
+    def tell(self, code: str, why: str, **about: str) -> None:
+        """Log a denied call with what else is known about it, or count it for the next line."""
+        now = self._now()
+        self._left = min(LINES_AT_ONCE, self._left + (now - self._at) * LINES_PER_SECOND)
+        self._at = now
+        if self._left < 1.0:
+            self._omitted += 1
+            return
+        self._left -= 1.0
+        omitted, self._omitted = self._omitted, 0
+        log.warning("call denied", code=code, why=why, omitted_before=omitted, **about)
+
+
 class CallTrace(CallLayer):
-    """Binds the call's id to the log context, logs its end at debug level, and records a span."""
+    """Binds the call's id to the log context, logs its end, and records a span.
+
+    The end is logged at debug level. That of a denied call is also logged as a warning.
+    """
 
     def __init__(self, spans: CallSpans | None = None) -> None:
         self._spans = spans
+        self._denied = DeniedLog()
 
     @override
     async def around(self, method: Method, context: Context, rest: Rest) -> object:
@@ -81,16 +111,18 @@ class CallTrace(CallLayer):
         request = _given(context) or uuid.uuid4().hex
         context.set_trailing_metadata(((_HEADER, request),))
         start, began, rpc = time.monotonic(), time.time(), f"{method.service}/{method.name}"
-        failed = ""
+        failed, code = "", grpc.StatusCode.OK
         structlog.contextvars.bind_contextvars(request=request, rpc=rpc)
         try:
             return await rest()
         except BaseException as error:
-            failed = str(error) or type(error).__name__
+            failed, code = str(error) or type(error).__name__, _code(error, context)
             raise
         finally:
             seconds = time.monotonic() - start
-            log.debug("rpc", seconds=round(seconds, 6))
+            log.debug("rpc", code=code.name, seconds=round(seconds, 6))
+            if code in DENIED:
+                self._denied.tell(code.name, str(context.details() or ""))
             if self._spans is not None and not method.streams:
                 audit = str(structlog.contextvars.get_contextvars().get("audit", ""))
                 times = began, began + seconds
@@ -127,11 +159,8 @@ class CallMetrics(CallLayer):
         start, code = time.monotonic(), grpc.StatusCode.OK
         try:
             return await rest()
-        except aio.AbortError:
-            code = _code(context)
-            raise
-        except asyncio.CancelledError:
-            code = grpc.StatusCode.CANCELLED
+        except (aio.AbortError, asyncio.CancelledError) as error:
+            code = _code(error, context)
             raise
         finally:
             seconds = time.monotonic() - start
@@ -141,8 +170,10 @@ class CallMetrics(CallLayer):
 _BY_NUMBER = {int(code.value[0]): code for code in grpc.StatusCode}
 
 
-def _code(context: Context) -> grpc.StatusCode:
-    """Return the status of an aborted call; gRPC stores it as a number."""
+def _code(error: BaseException, context: Context) -> grpc.StatusCode:
+    """Return the status of a call that ended in an error; gRPC stores it as a number."""
+    if isinstance(error, asyncio.CancelledError):
+        return grpc.StatusCode.CANCELLED
     code: object = context.code()
     if isinstance(code, grpc.StatusCode):
         return code

@@ -43,7 +43,7 @@ hundreds of agents in one asyncio loop. The emulator runs a fabric like this::
     await agent.stop()
     await channels.close()
 
-Set ``GRPC_VERBOSITY=ERROR`` in the environment of such a process. gRPC reads it when it is first
+Set ``GRPC_VERBOSITY=NONE`` in the environment of such a process. gRPC reads it when it is first
 imported. Without it, gRPC writes to standard error what the agents' own log already says.
 
 ``Underlay`` is a Protocol that the embedding process implements: ``next_hops(destination: str) ->

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import gc
 import logging
-import signal
 import sys
 from collections.abc import Callable, Iterator, MutableMapping
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import structlog
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
+from heddle.endings import endings
 from heddle.scrape import ScrapeServer
 from heddle.text import clean, clean_lines
 from heddle_agent import metrics
@@ -214,7 +214,7 @@ def metrics_server(settings: ProcessSettings, told: CollectorRegistry) -> Iterat
 
 
 async def serve(settings: Settings) -> None:
-    """Run one agent until SIGTERM or SIGINT; SettingsError if it cannot start."""
+    """Run one agent until one of the ``endings``; SettingsError if it cannot start."""
     with contextlib.ExitStack() as stack:
         try:
             pushed = stack.enter_context(push_traces(settings))
@@ -227,7 +227,7 @@ async def serve(settings: Settings) -> None:
 
 async def _serve(settings: Settings, agent: Agent, channels: Channels) -> None:
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in endings():
         loop.add_signal_handler(number, agent.request_stop)
     with metrics_server(settings, metrics.registry([agent])):
         _log.info(
@@ -291,7 +291,7 @@ def run_switch_agent(settings: Settings) -> None:
 
 
 async def serve_host(settings: HostSettings) -> None:
-    """Run the agent of one host until SIGTERM or SIGINT; SettingsError if it cannot start."""
+    """Run the agent of one host until one of the ``endings``; SettingsError if it cannot start."""
     try:
         channels = open_channels(settings)
         agent = HostAgent(
@@ -311,7 +311,7 @@ async def serve_host(settings: HostSettings) -> None:
         raise SettingsError(str(error)) from error
     with metrics_server(settings, metrics.host_registry(settings.host, agent.figures)):
         running = asyncio.create_task(agent.run())
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in endings():
             asyncio.get_running_loop().add_signal_handler(number, running.cancel)
         _log.info(
             "host agent started",
@@ -333,14 +333,14 @@ def run_host(settings: HostSettings) -> None:
 
 
 def run_steering(steering: PathSteering, log_level: str) -> None:
-    """Run path steering in this process until SIGTERM or SIGINT."""
+    """Run path steering in this process until one of the ``endings``."""
     configure_logs(log_level, "auto")
     asyncio.run(_steered(steering))
 
 
 async def _steered(steering: PathSteering) -> None:
     running = asyncio.create_task(steering.run())
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in endings():
         asyncio.get_running_loop().add_signal_handler(number, running.cancel)
     with contextlib.suppress(asyncio.CancelledError):
         await running

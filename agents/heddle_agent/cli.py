@@ -116,7 +116,7 @@ def cli() -> None:
 @cli.command(
     help=_RUN_HELP,
     epilog=f"Every option is also an environment variable: --table-size is {ENV_PREFIX}TABLE_SIZE."
-    " Stop the agent with SIGTERM or Ctrl-C.",
+    " Stop the agent with SIGTERM, SIGHUP or Ctrl-C.",
 )
 @click.option(
     "--fabric", metavar="NAME", help='Fabric of the switch, such as "fabrics/f1".  [required]'
@@ -204,9 +204,7 @@ def cli() -> None:
 def run(**given: object) -> None:
     """Run the agent of one switch until it is told to stop."""
     settings = load_settings(**given)
-    # gRPC reads this on first import. Below error level it repeats what our own log says.
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
-    from heddle_agent import app  # noqa: PLC0415 - not before the line above
+    from heddle_agent import app  # noqa: PLC0415 - so that --help does not wait for gRPC
 
     app.run_switch_agent(settings)
 
@@ -214,7 +212,7 @@ def run(**given: object) -> None:
 @cli.command(
     help=_HOST_HELP,
     epilog=f"Every option is also an environment variable: --host is {HOST_ENV_PREFIX}HOST."
-    " Stop the agent with SIGTERM or Ctrl-C.",
+    " Stop the agent with SIGTERM, SIGHUP or Ctrl-C.",
 )
 @click.option(
     "--fabric", metavar="NAME", help='Fabric of the host, such as "fabrics/f1".  [required]'
@@ -274,8 +272,7 @@ def run(**given: object) -> None:
 def host(**given: object) -> None:
     """Keep files that say which UDP source port each QP of this host has to use."""
     settings = load_host_settings(**given)
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
-    from heddle_agent import app  # noqa: PLC0415 - not before the line above
+    from heddle_agent import app  # noqa: PLC0415 - as above
 
     app.run_host(settings)
 
@@ -540,6 +537,8 @@ def clean() -> None:
 
 def main() -> None:
     """Run the command. An error becomes one line on standard error and exit status 2."""
+    # gRPC reads this on first import. Our own log has its errors, and every line of that is JSON.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
         cli.main(standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Never
 import click
 import structlog
 
+from heddle.endings import endings
 from heddle.text import clean, split_address
 from heddle_controller.model.errors import InputError, refuse
 from heddle_controller.planner.process import Advisors, PlanningProcess, ProcessLimits
@@ -326,9 +327,9 @@ def _server_terms(settings: Settings) -> ServerTerms:
 
 
 async def _until_signalled(settings: Settings) -> int:
-    """Run until SIGTERM or SIGINT; return the exit status."""
+    """Run until one of the ``endings``; return the exit status."""
     loop, serving = asyncio.get_running_loop(), asyncio.create_task(run_controller(settings))
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in endings():
         loop.add_signal_handler(number, _signalled, serving, number)
     try:
         await serving
@@ -396,7 +397,7 @@ def serve(**given: str | None) -> None:
 
     Each option can also be given by the environment variable in brackets; the option wins.
 
-    Exit status: 0 after SIGTERM or SIGINT, 1 after a failure, 2 if a setting, a port or
+    Exit status: 0 after SIGTERM, SIGINT or SIGHUP, 1 after a failure, 2 if a setting, a port or
     the store cannot be used.
     """
     try:

@@ -1,9 +1,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import signal
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -15,6 +16,7 @@ from heddle.v1.agent_pb2_grpc import AgentServiceStub
 from heddle.v1.fabric_pb2_grpc import FabricServiceStub
 from heddle.v1.placement_pb2_grpc import PlacementServiceStub
 from heddle_emulator.topology import clos
+from tests.integration.certifying import Authority
 from tests.support.depth import examples
 from tests.support.operating import Controller, controlling, start
 from tests.support.serving import wire
@@ -107,6 +109,31 @@ async def test_ending_twice_hurries(tmp_path: Path) -> None:
         lines = controller.log.read_text().splitlines()
         assert all(line.startswith("{") and line.endswith("}") for line in lines)
         assert any("FabricService/ListFabrics" in line for line in lines)
+
+
+async def test_a_hangup_ends_it_in_order(tmp_path: Path) -> None:
+    """SIGHUP ends a controller as SIGTERM does."""
+    async with controlling(tmp_path) as controller:
+        assert await controller.ends(signal.SIGHUP, PATIENCE) == 0
+        assert '"event": "stopped"' in controller.log.read_text()
+
+
+async def test_the_log_is_json_whatever_strangers_send(tmp_path: Path) -> None:
+    """A handshake that fails inside gRPC leaves no line in the log that is not JSON."""
+    authority = Authority(tmp_path / "pki")
+    server = authority.server()
+    tls = ("--tls-cert", server.cert, "--tls-key", server.key, "--tls-client-ca", server.ca)
+    async with controlling(tmp_path, *map(str, tls)) as controller:
+        for _ in range(3):
+            reader, writer = await asyncio.open_connection("127.0.0.1", controller.port)
+            writer.write(b"GET / HTTP/1.1\r\n\r\n")
+            await writer.drain()
+            with suppress(ConnectionResetError):
+                await reader.read()
+            writer.close()
+        assert await controller.ends() == 0
+        for line in controller.log.read_text().splitlines():
+            assert json.loads(line)
 
 
 async def _refused(controller: Controller, path: Path, *options: str) -> str:

@@ -64,9 +64,9 @@ async def agent(*arguments: str) -> AsyncIterator[Process]:
         await running.ended()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 async def test_it_serves_until_it_is_told_to_stop(number: signal.Signals) -> None:
-    """A push is programmed. SIGTERM and Ctrl-C end the process with status 0 and no traceback."""
+    """A push is programmed. SIGTERM, SIGHUP and Ctrl-C end it with status 0 and no traceback."""
     async with listening(Controller()) as controller:
         async with agent(f"--controller={controller.address}") as one:
             stream = await controller.stream()

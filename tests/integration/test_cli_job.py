@@ -95,6 +95,11 @@ async def test_commands_for_several_jobs_tell_how_far_they_came(tmp_path: Path) 
         assert (told.code, "--seconds" in told.err) == (2, True)
         told = await o.does("job", "place", file, "--only", "red", "--reserve", "")
         assert (told.code, "give the reservation a name" in told.err) == (2, True)
+        unlike = jobs_file(
+            tmp_path, "- {job: u, hosts: [{host: h0.0, gpus: [0]}, {host: h1.0, gpus: [0, 1]}]}"
+        )
+        told = await o.does("job", "place", unlike)
+        assert (told.code, "different numbers of GPUs" in told.err) == (2, True), told.err
 
 
 async def test_every_problem_of_a_refused_job_is_told(tmp_path: Path) -> None:

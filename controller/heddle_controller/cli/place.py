@@ -101,6 +101,9 @@ def place(
     if reserve == "":
         raise Failure("--reserve: it is empty; give the reservation a name")
     one, spec = one_job(file, only)
+    if not one.gpus_per_host:
+        why = "takes different numbers of GPUs of its hosts, so no others can stand in for them"
+        raise Failure(f"{file}: job {one.name!r} {why}: order its ranks by heddle job order")
     wanted = len(one.hosts) if host_count is None else host_count
     spec.ClearField("hosts")
     spec.ClearField("gpus")

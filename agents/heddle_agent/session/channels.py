@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import ssl
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,6 +48,15 @@ class Tls:
         if (self.cert is None) != (self.key is None):
             raise ValueError("a client certificate needs both its file and its key's: give both")
         own = [None if path is None else _pem(path) for path in (self.key, self.cert)]
+        if self.cert is not None:  # gRPC would fail only at the handshake, with no reason
+            try:
+                ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(
+                    self.cert, self.key, password=""
+                )
+            except OSError as error:  # ssl.SSLError is one too
+                why = getattr(error, "reason", None) or error.strerror or str(error)
+                cure = "give PEM files that belong together, the key without a password"
+                raise ValueError(f"{self.cert} with {self.key}: {why}: {cure}") from error
         return grpc.ssl_channel_credentials(_pem(self.ca), *own)
 
     def stamp(self) -> tuple[tuple[int, int, int], ...]:

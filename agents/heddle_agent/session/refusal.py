@@ -18,6 +18,15 @@ _CURES = {
     grpc.StatusCode.ABORTED: "another agent speaks for this switch: stop one of the two",
     grpc.StatusCode.RESOURCE_EXHAUSTED: "the controller is full; the agent will come again",
 }
+_HUNG_UP = "Socket closed", "Connection reset by peer", "Connection reset"
+_HUNG_UP_CURE = (
+    "it hung up: if it wants TLS, give --tls-ca, --tls-cert and --tls-key; if they are given, is"
+    " the certificate still valid, and of an authority it knows?"
+)
+_NO_TLS_CURE = "it speaks no TLS there: leave --tls-ca and --tls-cert out, or name another port"
+_UNTRUSTED_CURE = (
+    "give the authority of its certificate by --tls-ca, and by --controller a name that it has"
+)
 
 
 class SessionEnd(NamedTuple):
@@ -33,4 +42,11 @@ class SessionEnd(NamedTuple):
     @property
     def cure(self) -> str:
         """What a person can do; empty if nothing but waiting helps."""
+        if self.code is grpc.StatusCode.UNAVAILABLE:
+            if "WRONG_VERSION_NUMBER" in self.details:
+                return _NO_TLS_CURE
+            if any(word in self.details for word in ("OPENSSL_internal:", "Peer name", "Hostname")):
+                return _UNTRUSTED_CURE
+            if (self.details.splitlines() or [""])[0].rpartition(": ")[2] in _HUNG_UP:
+                return _HUNG_UP_CURE
         return _CURES.get(self.code, "")

@@ -14,6 +14,7 @@ from heddle.v1 import agent_pb2_grpc
 from heddle_agent.agent import Agent
 from heddle_agent.fib import MemoryFib
 from heddle_agent.session import Address, Backoff, Channels, Endpoint, SessionOptions, Tls
+from heddle_agent.session.refusal import SessionEnd
 from heddle_agent.watch import ManualLinks
 from tests.support.agent_controllers import Controller, listening
 from tests.support.agent_worlds import HOPS, SWITCH
@@ -223,3 +224,17 @@ def test_tls_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
         Channels(Tls(garbage))
     with pytest.raises(ValueError, match="needs both its file and its key's"):
         Channels(Tls(garbage, cert=garbage))
+
+
+def test_a_key_of_another_certificate_is_refused_at_the_start(tmp_path: Path) -> None:
+    """Files that do not belong together are named at once, not at each handshake."""
+    ca, cert, key = certificates(tmp_path)
+    with pytest.raises(ValueError, match=r"ca\.pem with .*own\.key: .*belong together"):
+        Channels(Tls(ca, ca, key))
+    Channels(Tls(ca, cert, key))
+
+
+def test_a_controller_that_hangs_up_may_want_tls() -> None:
+    """If a controller hangs up, the cure names the options for TLS."""
+    end = SessionEnd(grpc.StatusCode.UNAVAILABLE, "ipv4:127.0.0.1:7400: Socket closed")
+    assert "--tls-ca" in end.cure

@@ -165,7 +165,7 @@ class TokenFile:
             self._grants = {}
             log.error("no token is taken until the file is put right", why=str(error))  # noqa: TRY400
         else:
-            log.info("tokens read again", tokens=len(self._grants))
+            log.info("tokens read again", count=len(self._grants))
 
 
 def read_grants(path: Path) -> dict[str, Grant]:

@@ -97,7 +97,7 @@ def compare(
     loaded = load_fabric_file(fabric)
     demands, transfers = load_transfers(flows)
     wanted = resolve(demands, loaded, origin=str(flows))
-    sending = _sending(transfers, bytes_of(size) if size else None, cost, paced=paced)
+    sending = _sending(transfers, bytes_of(size) if size is not None else None, cost, paced=paced)
     sending = _played(sending, queues)
     try:
         with CleanConsole(stderr=True).status("loading") as status:

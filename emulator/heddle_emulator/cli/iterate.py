@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 import numpy as np
+from click.core import ParameterSource
 from rich.table import Table
 
 from heddle.client import HeddleError
@@ -20,7 +21,7 @@ from heddle_controller.model.plan import Turn
 from heddle_controller.traffic.jobs_file import load_jobs
 from heddle_controller.traffic.turns import turns_of
 from heddle_emulator.cli.fabric import down, named_fabric, setting, settings_of, without
-from heddle_emulator.cli.output import CleanConsole, echo
+from heddle_emulator.cli.output import NEVER, CleanConsole, echo, finite
 from heddle_emulator.fleet import ControllerError
 from heddle_emulator.fluid.simulation import Timeline
 from heddle_emulator.play.iteration import (
@@ -151,6 +152,7 @@ def iterate(
     earlier than its shift plus a whole number of paces; a job that gains nothing has no turns.
     """
     names, settings = names_of(strategies), settings_of(words)
+    _check_words(jobs, matrix, file)
     loaded = without(named_fabric(fabric), down)
     if file is not None:
         placed = _read(file, seconds, pxn, overlap=overlap)
@@ -222,6 +224,22 @@ def _played(
     return _Found(told, over_time(fabric, timeline) if timeline else None, turns)
 
 
+def _check_words(jobs: Sequence[str], matrix: Path | None, file: Path | None) -> None:
+    """Refuse options of which one would be ignored."""
+    if file is not None:
+        own = {"jobs": "job", "matrix": "matrix", "gpus": "gpus", "qps": "qps", "packed": "packed"}
+        context = click.get_current_context()
+        for name, option in own.items():
+            if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+                reason = "is for --job; leave it out, as the file of --jobs says all of the jobs"
+                raise refuse("iterate", option, reason)
+    asked = any(text.partition(":")[0] == _MATRIX for text in jobs)
+    if asked and matrix is None:
+        raise refuse("job", _MATRIX, "needs the bytes: give --matrix FILE")
+    if matrix is not None and jobs and not asked:
+        raise refuse("iterate", "matrix", "is for --job matrix; name that job, or leave it out")
+
+
 def _check_step(step: float | None, placed: Sequence[Placed], iterations: int) -> None:
     seconds = iterations * max((one.workload.seconds for one in placed), default=0.0)
     if step and seconds / step > MOST_STEPS:
@@ -272,7 +290,7 @@ def _record(found: dict[str, _Found], seed: int) -> dict[str, object]:
     return {
         "seed": seed,
         "strategies": {
-            name: [asdict(one) | {"network_share": one.network_share} for one in told.jobs]
+            name: [finite(asdict(one) | {"network_share": one.network_share}) for one in told.jobs]
             for name, told in found.items()
         },
         "turns": {
@@ -302,12 +320,14 @@ def _show(placed: Sequence[Placed], found: dict[str, _Found], seed: int) -> None
             table.add_row(
                 f"{one.name}, {len(one.hosts)} hosts",
                 name,
-                f"{job.seconds:.4f}",
+                f"{job.seconds:.4f}" if np.isfinite(job.seconds) else "never",
                 f"{job.compute_seconds:.4f}",
                 f"{job.network_share:.1%}",
             )
     console = CleanConsole(highlight=False)
     console.print(table)
+    if any(np.isinf(job.seconds) for told in found.values() for job in told.jobs):
+        console.print(NEVER)
     for name, told in found.items():
         for own, turn in told.turns.items():
             shift, pace = f"{turn.shift_seconds:.4f}", f"{turn.pace_seconds:.4f}"

@@ -16,7 +16,7 @@ from heddle_controller.model.arrays import Floats
 from heddle_controller.model.errors import refuse
 from heddle_controller.model.fabric import Fabric
 from heddle_emulator.cli.fabric import down, named_fabric, setting, settings_of, without
-from heddle_emulator.cli.output import CleanConsole, echo, echo_lines, sizes_of
+from heddle_emulator.cli.output import NEVER, CleanConsole, echo, echo_lines, finite, sizes_of
 from heddle_emulator.fleet import ControllerError
 from heddle_emulator.play.nccl import NcclRun, SizeResult, nccl_script, size_table
 from heddle_emulator.strategy.carried import Carried
@@ -75,7 +75,9 @@ FLOAT_BYTES = 4
 @click.option(
     "--groups", default=1, show_default=True, help="Number of communicators that run side by side."
 )
-@click.option("--gpus", default=8, show_default=True, help="GPUs of a host.")
+@click.option(
+    "--gpus", type=click.IntRange(1, 1024), default=8, show_default=True, help="GPUs of a host."
+)
 @click.option("--qps", default=8, show_default=True, help="QPs of each flow.")
 @click.option("--pxn/--no-pxn", default=None, help="[default: where NICs carry rails]")
 @click.option("--strategies", default=",".join(DEFAULT), show_default=True)
@@ -115,14 +117,15 @@ def nccl(
     """Time a collective for several sizes, as nccl-tests do, for each strategy.
 
     The columns are those of nccl-tests; elements are floats. The time is that of the slowest
-    communicator. algbw is size divided by time, busbw is the same per NIC, both in GB/s. No plan
-    with this number of whole QPs beats the bound, which ignores latency. With a matrix, the size is
-    that of the rank that sends most, and the number of hosts follows from the matrix.
+    communicator. algbw is size divided by time, busbw is that times the factor of nccl-tests, both
+    in GB/s. No plan with this number of whole QPs beats the bound, which ignores latency. With a
+    matrix, the size is that of the rank that sends most, and the number of hosts follows from the
+    matrix.
     """
     names, told = names_of(strategies), load_matrix(matrix) if matrix else None
     wanted = _sizes(sizes, factor, told)
     loaded = without(named_fabric(fabric), down)
-    hosts = hosts if told is None or hosts else max(len(told) // max(gpus, 1), 1) * groups
+    hosts = hosts if told is None or hosts else max(len(told) // gpus, 1) * groups
     drawn = _groups(loaded, hosts, groups, seed if placement == "random" else None)
     trial = NcclRun(op, drawn, gpus, algorithm, _checked(qps), pxn, told)
     folder = SaveFolder(save) if save else None
@@ -206,7 +209,9 @@ def _record(
         "ranks": trial.ranks,
         "groups": len(trial.groups),
         "seed": seed,
-        "strategies": {name: [asdict(line) for line in lines] for name, lines in found.items()},
+        "strategies": {
+            name: [finite(asdict(line)) for line in lines] for name, lines in found.items()
+        },
     }
 
 
@@ -226,6 +231,8 @@ def _show(
         echo_lines(f"#\n# {name}\n#{_HEAD}\n#{_UNITS}")
         for line in lines:
             echo(f" {_told(trial, line)}")
+        if any(np.isinf(line.seconds) for line in lines):
+            echo(f"# {NEVER}")
         mean = sum(line.busbw for line in lines) / len(lines)
         echo(f"# Avg bus bandwidth    : {mean:g}")
 
@@ -245,5 +252,6 @@ def _told(trial: NcclRun, line: SizeResult) -> str:
     """Format a line as nccl-tests does."""
     kind = KINDS[trial.op]
     count = line.size // FLOAT_BYTES // (trial.ranks if kind.divided else 1)
-    times = f"{line.seconds * 1e6:.1f}", f"{line.algbw:.2f}", f"{line.busbw:.2f}"
+    seconds = f"{line.seconds * 1e6:.1f}" if np.isfinite(line.seconds) else "never"
+    times = seconds, f"{line.algbw:.2f}", f"{line.busbw:.2f}"
     return _columns(line.size, count, "float", kind.redop, kind.root, *times)

@@ -6,6 +6,7 @@ kB, MB, GB and TB are powers of 1,000. A letter alone is binary, as in nccl-test
 
 from __future__ import annotations
 
+import math
 import re
 from types import FrameType
 from typing import Any, NoReturn
@@ -41,6 +42,17 @@ class CleanConsole(Console):
 def interrupted(number: int, frame: FrameType | None) -> NoReturn:  # noqa: ARG001 - a handler
     """Handle a signal by raising KeyboardInterrupt, as Ctrl-C does."""
     raise KeyboardInterrupt
+
+
+NEVER = "never: a flow has no path, so what waits for it does not end"
+
+
+def finite(record: dict[str, Any]) -> dict[str, Any]:
+    """Return a record for JSON, which has no infinity: None stands for what never ends."""
+    return {
+        key: None if isinstance(value, float) and not math.isfinite(value) else value
+        for key, value in record.items()
+    }
 
 
 POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}

@@ -1,8 +1,8 @@
 """The table that nccl-tests prints, for every strategy: a collective's speed by its size.
 
 Time is that of the slowest communicator, if several run at once. Algorithm bandwidth is size over
-time. Bus bandwidth is that times a factor of the operation, so that it can be compared with what a
-NIC carries: it is what the hardware limits, whatever the number of ranks.
+time. Bus bandwidth is that times the factor of nccl-tests for the operation: what a rank carries,
+and so what the hardware limits, whatever the number of ranks. Several ranks may share a NIC.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from heddle_controller.model.arrays import Floats
 from heddle_controller.model.errors import refuse
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.plan import no_paths
-from heddle_emulator.fluid.wire import Wire
 from heddle_emulator.play.play import PLAIN, Setting, least_seconds, play
 from heddle_emulator.strategy.carried import Carried, whole
 from heddle_emulator.strategy.choose import Choice, choose, require_all
@@ -162,7 +161,9 @@ def size_table(
         found[name] = lines(fabric, trial, script, choice, sizes=sizes, setting=setting)
         bound = max(bound, choice.lower_bound if choice else 0.0)
     if bound > 0:
-        found[BOUND] = [_bound(trial, script, size, bound, setting.wire) for size in sizes]
+        for size in sizes:
+            least = least_seconds(fabric, script.scaled(size), bound, setting.wire)
+            found.setdefault(BOUND, []).append(_line(trial, size, np.array([least])))
     return found
 
 
@@ -190,7 +191,3 @@ def _line(trial: NcclRun, size: int, seconds: Floats) -> SizeResult:
     each = np.divide(size / GIGA, seconds, out=np.full(len(seconds), np.inf), where=seconds > 0)
     slow = float(each.min())
     return SizeResult(size, slowest, slow, slow * trial.factor, float(each.mean()) * trial.factor)
-
-
-def _bound(trial: NcclRun, script: Script, size: int, bound: float, wire: Wire) -> SizeResult:
-    return _line(trial, size, np.array([least_seconds(script.scaled(size), bound, wire)]))

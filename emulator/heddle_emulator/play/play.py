@@ -235,19 +235,31 @@ def play(
     return Played(script, run.of(len(script)))
 
 
-def least_seconds(script: Script, lower_bound: float, wire: Wire) -> float:
+def least_seconds(fabric: Fabric, script: Script, lower_bound: float, wire: Wire) -> float:
     """Return a lower bound on the seconds of a script of one phase, for plans of whole QPs.
 
     Spraying is no such plan. ``lower_bound`` is a utilisation that some arc has in every plan: at
-    the demands of the flows, it gets that many times what it can pass on.
+    the demands of the flows, it gets that many times what it can pass on. And no plan sends or
+    receives faster than the busiest NIC.
     """
     crossing = script.flow >= 0
     count = len(script.flows)
     gbit: Floats = np.bincount(
         script.flow[crossing], weights=script.gbit[crossing], minlength=count
     ).astype(np.float64)
-    each = gbit * wire.swelling / script.flows.gbps
-    return float(lower_bound * each.min()) if count else 0.0
+    if not count:
+        return 0.0
+    gbit *= wire.swelling
+    structure, carries = fabric.structure, fabric.carries
+    nics = 0.0
+    for side, ends in (
+        (script.flows.source, structure.tail),
+        (script.flows.destination, structure.head),
+    ):
+        room = np.bincount(ends, weights=structure.capacity * carries, minlength=fabric.node_count)
+        moved = np.bincount(side, weights=gbit, minlength=fabric.node_count)
+        nics = max(nics, float((moved[room > 0] / room[room > 0]).max(initial=0.0)))
+    return max(nics, float(lower_bound * (gbit / script.flows.gbps).min()))
 
 
 BLOCKS = " ▁▂▃▄▅▆▇█"

@@ -29,6 +29,7 @@ from heddle_emulator.switches import Switches
 from heddle_emulator.walk import Forwarding, Measurement, measure, walk
 
 _MOST_QPS = 1024
+_SPREAD = r"e-ecmp:([0-9]{1,9})"
 
 Chooser: TypeAlias = Callable[[Fabric, Flows, int], Forwarding]
 """Returns what forwards the packets, given a fabric, flows and a seed."""
@@ -68,7 +69,7 @@ def strategy(name: str) -> Strategy:
     """
     if name in _PLAIN:
         return Strategy(_PLAIN[name])
-    spread = re.fullmatch(r"e-ecmp:([0-9]{1,4})", name)
+    spread = re.fullmatch(_SPREAD, name)
     if spread is None:
         known = f"give {', '.join(_PLAIN)}, or e-ecmp:Q with Q QPs a flow"
         raise refuse("strategy", name, f"is not known; {known}")
@@ -111,6 +112,8 @@ def names_of(text: str) -> tuple[str, ...]:
             try:
                 strategy(name)
             except InputError as error:
+                if re.fullmatch(_SPREAD, name):
+                    raise
                 known = ", ".join([*_PLAIN, "e-ecmp:Q", TE, *LIMITS, "plan:FILE"])
                 raise refuse("strategies", name, f"is not known; give some of {known}") from error
     return names

@@ -26,7 +26,7 @@ class SaveFolder:
         Raises:
             InputError: It cannot be created.
         """
-        self.path = path
+        self.path, self._stems = path, dict[str, str]()
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -50,17 +50,24 @@ class SaveFolder:
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(head)
         writer.writerows(rows)
-        write_content(self.path / f"{_stem(name)}.csv", text.getvalue().encode())
+        write_content(self.path / f"{self._stem(name)}.csv", text.getvalue().encode())
 
     def paths(self, name: str, fabric: Fabric, carried: Carried) -> None:
         """Write NAME.json, unless the strategy is a limit, which has no paths."""
         if not carried.limit:
             plan = _plan(Outcome(fabric, carried))
-            save_plan(plan, self.path / f"{_stem(name)}.json")
+            save_plan(plan, self.path / f"{self._stem(name)}.json")
 
-
-def _stem(name: str) -> str:
-    return "".join(letter if letter.isalnum() or letter in "-." else "-" for letter in name)
+    def _stem(self, name: str) -> str:
+        """Return the name's file name without ending; it has a number if another's is the same."""
+        if name not in self._stems:
+            plain = "".join(one if one.isalnum() or one in "-." else "-" for one in name)
+            taken, stem, number = {*self._stems.values()}, plain, 1
+            while stem in taken:
+                number += 1
+                stem = f"{plain}-{number}"
+            self._stems[name] = stem
+        return self._stems[name]
 
 
 def _plan(outcome: Outcome) -> Plan:

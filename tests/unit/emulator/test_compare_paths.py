@@ -7,11 +7,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from heddle_controller.model.fabric import State
 from heddle_controller.model.files.fabric_file import load_fabric_file, save_fabric_file
 from heddle_emulator.cli import run_command_line
+from heddle_emulator.fluid.wire import NO_COST
+from heddle_emulator.play.nccl import NcclRun, nccl_script
+from heddle_emulator.play.play import least_seconds
 from heddle_emulator.topology import clos
 from heddle_emulator.traffic import flows_between, save_flows
 
@@ -230,3 +234,75 @@ def test_a_plan_over_a_dead_link_carries_nothing_there(
     found = _compared([*files, "--strategies", name], capfd)[name]
     assert found["lost_flows"] > 0
     assert found["makespan_seconds"] is None
+
+
+def test_saved_strategies_have_files_of_their_own(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Two names that differ only in a sign are written to two files."""
+    files = _files(tmp_path)
+    _compared([*files, "--strategies", "ecmp,static", "--save", str(tmp_path)], capfd)
+    (tmp_path / "ecmp.json").rename(tmp_path / "p_1.json")
+    (tmp_path / "static.json").rename(tmp_path / "p-1.json")
+    names = [f"plan:{tmp_path / name}" for name in ("p_1.json", "p-1.json")]
+    _compared([*files, "--strategies", ",".join(names), "--save", str(tmp_path / "o")], capfd)
+    assert len([*(tmp_path / "o").glob("*.json")]) == len([*(tmp_path / "o").glob("*.csv")]) == 2
+
+
+def _never(found: str) -> dict[str, Any]:
+    def refused(word: str) -> None:
+        raise AssertionError(f"{word} is not JSON")
+
+    told: dict[str, Any] = json.loads(found, parse_constant=refused)
+    return told
+
+
+@pytest.mark.parametrize("words", [["nccl", "--sizes", "1M"], ["iterate", "--job", "matrix"]])
+def test_what_never_ends_is_said(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    """A host without links: JSON has null, and a table says why."""
+    (tmp_path / "m.csv").write_text("0,1000000\n1000000,0\n")
+    save_fabric_file(clos(leaves=2, spines=1, nics_per_leaf=1, nics_per_host=1), tmp_path / "f")
+    if words[0] == "iterate":
+        words = [*words, "--matrix", str(tmp_path / "m.csv")]
+    words = [*words, "--fabric", str(tmp_path / "f"), "--gpus", "1", "--down", "l0,s0"]
+    words += ["--strategies", "ecmp"]
+    assert run_command_line([*words, "--json"]) == 0
+    (line, *_) = _never(capfd.readouterr().out)["strategies"]["ecmp"]
+    assert line["seconds"] is None
+    assert run_command_line(words) == 0
+    assert "never: a flow has no path" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "cure"),
+    [
+        (["compare", "--fabric", "{f}", "--flows", "{f}", "--strategies", "e-ecmp:2000"], "1024"),
+        (["iterate", "--job", "matrix"], "give --matrix FILE"),
+        (["iterate", "--job", "llama3-8k:16", "--matrix", "{f}"], "--job matrix"),
+        (["iterate", "--jobs", "{f}", "--qps", "8"], "qps"),
+        (["iterate", "--jobs", "{f}", "--packed"], "packed"),
+        (["nccl", "--gpus", "100000", "--hosts", "2"], "--gpus"),
+        (["nccl", "--gpus", "0"], "--gpus"),
+    ],
+)
+def test_options_that_cannot_be_are_refused_by_name(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], words: list[str], cure: str
+) -> None:
+    """The exit status is 2, and the text names the option and the cure."""
+    (tmp_path / "f").write_text("0,1\n1,0\n")
+    assert run_command_line([word.format(f=tmp_path / "f") for word in words]) == 2
+    assert cure in capfd.readouterr().err
+
+
+def test_the_busiest_nic_bounds_an_uneven_matrix() -> None:
+    """A NIC that receives two messages takes as long as both, though each alone takes half."""
+    fabric = clos(leaves=3, spines=3, nics_per_leaf=1, nics_per_host=1)
+    matrix = np.array([[0, 1, 1000], [1, 0, 1000], [1, 1, 0]], dtype=np.float64)
+    hosts = tuple(fabric.structure.nics_of_host)
+    for told in (matrix, matrix.T):
+        script = nccl_script(fabric, NcclRun("alltoall", (hosts,), 1, matrix=told))
+        least = least_seconds(fabric, script.scaled(10**9), 1.0, NO_COST)
+        most = max(told.sum(axis=0).max(), told.sum(axis=1).max()) / told.sum(axis=1).max()
+        assert least == pytest.approx(most * 8 / 400)

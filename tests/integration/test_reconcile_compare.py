@@ -117,7 +117,7 @@ async def lose_a_link(house: Comparing) -> int:
     await house.programmed("j1")
     await house.settled()
     before = (await house.committed()).generation
-    await house.store.set_link_state("f1", LinkName("l0.0", "s0.0"), State.DRAINED)
+    await house.store.set_link_state("f1", LinkName("l0.0", "s0.0"), State.DOWN)
 
     async def repaired() -> bool:
         return (await house.committed()).generation > before

@@ -5,10 +5,10 @@ Its functions are pure. They choose between several ways to plan:
 - *Nothing* is planned if flows and states are those of the current plan, however often the
   intent was written in between.
 - *Repair* is used whenever there is a plan. Flows to which nothing happened stay.
-- *Relief* follows a repair if links came back, or if flows made a tier fuller, and the repaired
-  plan does not reach its bound. A few more flows are moved, most often those that had to leave
-  when links were lost. A plan of many flows that missed its bound before, and is no fuller now,
-  waits for quiet.
+- *Relief* follows a repair if links came back or were drained, or if flows made a tier fuller, and
+  the repaired plan does not reach its bound. A few more flows are moved, most often those that had
+  to leave when links were lost. A plan of many flows that missed its bound before, and is no fuller
+  now, waits for quiet.
 - *Repair alone* is used while an operator holds an earlier plan.
 - *A plan from scratch* is made if there is none, if repair fails, or if that is quick. Nobody who
   waits for a path waits for a plan of many flows from scratch.
@@ -404,7 +404,7 @@ def _may_stay(repaired: Plan, wanted: Wanted, previous: Plan) -> bool:
     return (
         repaired.certificate.gap < _WORTH_MOVING
         or wanted.kept
-        or only_losses(previous, wanted)
+        or only_failures(previous, wanted)
         or _no_fuller(repaired, previous)
     )
 
@@ -440,7 +440,7 @@ def _no_fuller(plan: Plan, previous: Plan) -> bool:
 def settled_plan(
     wanted: Wanted, previous: Plan | None, repair: Repair | None, engine: Engine
 ) -> Plan:
-    """Return the plan that the loop would have after some quiet; after a loss, the one at once.
+    """Return the plan that the loop would have after some quiet; after a failure, the one at once.
 
     Raises:
         Exception: whatever the last attempt failed with.
@@ -454,7 +454,7 @@ def after_quiet(plan: Plan, wanted: Wanted, previous: Plan | None, engine: Engin
     Raises:
         Exception: whatever solving from scratch failed with.
     """
-    if wanted.kept or previous is None or only_losses(previous, wanted):
+    if wanted.kept or previous is None or only_failures(previous, wanted):
         return plan
     better = better_anew(plan, engine, _WORTH_MOVING)
     return plan if better is None else better.plan
@@ -516,11 +516,16 @@ def _verified(plan: Plan, engine: Engine, known: Plan | None = None) -> Plan:
     return plan
 
 
-def only_losses(previous: Plan, wanted: Wanted) -> bool:
-    """Return whether the only change since a plan is that links or switches went out of service."""
+def only_failures(previous: Plan, wanted: Wanted) -> bool:
+    """Return whether the only change since a plan is that links or switches failed.
+
+    What operators drain has not failed: it still carries packets, so there is time to move more
+    flows than those that must.
+    """
     old, new = previous.fabric, wanted.fabric
     if old.structure is not new.structure or not previous.flows.same_as(wanted.flows):
         return False
-    if not _same_ports(old, new):
+    if not _same_ports(old, new) or bool((new.plannable & ~old.plannable).any()):
         return False
-    return not bool((new.plannable & ~old.plannable).any())
+    lost = old.plannable & ~new.plannable
+    return not lost.any() or not new.carries[lost].all()

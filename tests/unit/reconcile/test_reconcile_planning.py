@@ -18,7 +18,7 @@ from heddle_controller.planner.planning import (
     Wanted,
     better_anew,
     make_plan,
-    only_losses,
+    only_failures,
     reoptimise,
     same_input,
     wanted_of,
@@ -162,16 +162,18 @@ def test_same_input(plan: Plan) -> None:
     assert not same_input(plan, wanted(three_tiers(), J1))
 
 
-def test_only_losses(plan: Plan) -> None:
-    """Links that go are losses. Links or jobs that come, or another fabric, are not."""
+def test_only_failures(plan: Plan) -> None:
+    """Links that go down have failed; drained ones, and what comes or is another, have not."""
     lossy = down(FABRIC, "l0.0", "s0.0")
-    assert only_losses(plan, wanted(lossy, J1))
-    assert only_losses(plan, wanted(down(FABRIC, "l0.0", "s0.0", State.DRAINED), J1))
-    assert not only_losses(plan, wanted(lossy, J1, J2))
-    assert not only_losses(plan, wanted(three_tiers(), J1))
+    drained = down(FABRIC, "l0.0", "s0.1", State.DRAINED)
+    assert only_failures(plan, wanted(lossy, J1))
+    assert not only_failures(plan, wanted(drained, J1))
+    assert only_failures(plan, wanted(down(drained, "l0.0", "s0.0"), J1))
+    assert not only_failures(plan, wanted(lossy, J1, J2))
+    assert not only_failures(plan, wanted(three_tiers(), J1))
     after = replace(plan, fabric=lossy)
-    assert not only_losses(after, wanted(FABRIC, J1))
-    assert not only_losses(after, wanted(down(FABRIC, "l0.0", "s0.1"), J1))
+    assert not only_failures(after, wanted(FABRIC, J1))
+    assert not only_failures(after, wanted(down(FABRIC, "l0.0", "s0.1"), J1))
 
 
 @dataclass
@@ -250,6 +252,28 @@ def test_after_a_loss_only_repair_moves_flows(plan: Plan) -> None:
     script = Scripted(repaired=2.0, fresh=1.0)
     after = wanted(down(FABRIC, "l0.0", "s0.0"), J1)
     assert choose(plan, after, script) == ("repaired", ["repair"])
+
+
+def test_a_drain_is_predicted_and_planned_as_well_as_from_scratch() -> None:
+    """A spine that can be spared is drained without a full link, as the question says before.
+
+    The flows that must move fill links twice, but there is time to move others, too.
+    """
+    fabric = two_tiers(leaves=12, spines=9, nics_per_leaf=8)
+    flows, core = flows_between(fabric, "permutation", seed=5), PlanningCore(ENGINE)
+    pairs = zip(flows.source.tolist(), flows.destination.tolist(), strict=True)
+    ids = fabric.structure.nodes.ids
+    asked = demands(*((ids[source], ids[target]) for source, target in pairs))
+    asked = replace(asked, gbps=flows.gbps, qps=flows.qps, phase=("",) * len(flows))
+    before = Intent("f1", 1, 0.0, 1, fabric, (), (DemandRecord("d", asked, "e", 0.0),))
+    first = core.plan(before, None).planned
+    assert first is not None
+    drained = fabric.with_nodes({fabric.structure.index["s0"]: State.DRAINED})
+    after = replace(before, fabric=drained, version=2)
+    assert core.what_if(before, after, first.plan).after.certificate.max_utilization == 1.0
+    second = core.plan(after, first.plan).planned
+    assert second is not None
+    assert second.plan.certificate.max_utilization == 1.0
 
 
 @pytest.mark.parametrize(

@@ -22,13 +22,13 @@ from heddle_controller.cli.plan_run import CheckedPlan, PlanRequest, Tell, run
 from heddle_controller.cli.routes import (
     AFTER_LOSS,
     after_loss_row,
+    certificate_text,
     echo_turns,
     echo_unprotected,
     path_text,
 )
 from heddle_controller.model.errors import InputError
 from heddle_controller.model.files.flows_file import MOST_QPS
-from heddle_controller.model.plan import Certificate
 from heddle_controller.plan.verify import PlanInvalid
 from heddle_controller.serve.codec import common
 
@@ -221,7 +221,7 @@ def _summary(outcome: CheckedPlan, out: Path | None) -> None:
             "fabric": plan.fabric.name,
             "flows": f"{routed} routed, {len(plan.unrouted)} without a path",
             "moved": f"{outcome.changed} flows" if repaired else "",
-            "worst link": _certificate_text(plan.certificate),
+            "worst link": certificate_text(plan.certificate),
             "seconds": ", ".join(f"{name} {value:.3f}" for name, value in seconds.items()),
             "written to": out or "",
         }
@@ -254,10 +254,3 @@ def _summary(outcome: CheckedPlan, out: Path | None) -> None:
 
 def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:REASONS_SHOWN]) + (" …" if len(names) > REASONS_SHOWN else "")
-
-
-def _certificate_text(certificate: Certificate) -> str:
-    if certificate.proof == "none":
-        return "no load"
-    bound = f"no plan below {certificate.lower_bound:.3f} ({certificate.proof})"
-    return f"{certificate.max_utilization:.3f}; {bound}, gap {certificate.gap:.1%}"

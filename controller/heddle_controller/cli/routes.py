@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from heddle.v1 import common_pb2, plan_pb2
 from heddle_controller.cli.options import last_part, ref_text
 from heddle_controller.cli.output import echo, echo_pairs, echo_table
-from heddle_controller.model.plan import AfterLoss, Turn
+from heddle_controller.model.plan import AfterLoss, Certificate, Turn
 from heddle_controller.serve.codec import common
 
 AFTER_LOSS = ["lost", "worst", "slowest flow", "worst link", "lower bound", "then"]
@@ -60,11 +60,16 @@ def _kept_to(plan: plan_pb2.Plan) -> str:
     return f"plan {plan.rollback.generation} until {end}: heddle plan release ends that"
 
 
-def certificate_text(certificate: common_pb2.Certificate) -> str:
+def certificate_text(certificate: common_pb2.Certificate | Certificate) -> str:
     """Return a text such as ``1.000; no plan below 1.000 (cut), gap 0.0%``."""
     worst, bound = certificate.max_utilization, certificate.lower_bound
-    proof = f"no plan below {bound:.3f} ({certificate.proof}), gap {certificate.gap:.1%}"
-    return f"{worst:.3f}; {proof}" if certificate.proof != "none" else "no load"
+    if certificate.proof == "none":
+        return "no load"
+    if worst > 0 >= bound:
+        return f"{worst:.3f}; nothing is proven: all of it is on links that take no new paths"
+    return (
+        f"{worst:.3f}; no plan below {bound:.3f} ({certificate.proof}), gap {certificate.gap:.1%}"
+    )
 
 
 def echo_tiers(certificate: common_pb2.Certificate) -> None:

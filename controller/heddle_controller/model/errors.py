@@ -53,9 +53,11 @@ class InputError(ValueError):
 
 
 def first_of(problems: Sequence[Problem | str]) -> str:
-    """Return the first problem as text, and how many more there are."""
+    """Return the first problem as text, and how many more there are, if all were collected."""
     more = len(problems) - 1
     tail = f" (and {more} more problem{'s' if more > 1 else ''})" if more else ""
+    if len(problems) >= MAX_PROBLEMS:  # nobody looked for further ones
+        tail = " (and more problems)"
     return f"{problems[0]}{tail}"
 
 

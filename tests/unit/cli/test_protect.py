@@ -12,7 +12,7 @@ import pytest
 
 from heddle.v1.plan_pb2 import Plan
 from heddle_controller.cli.main import main
-from heddle_controller.cli.routes import echo_plan
+from heddle_controller.cli.routes import certificate_text, echo_plan
 from heddle_controller.model.files.fabric_file import save_fabric_file
 from heddle_controller.model.files.plan_file import save_plan
 from heddle_controller.model.files.plan_parse import load_plan
@@ -171,3 +171,9 @@ def test_economy_writes_no_more_routes_than_it_takes(
     }
     assert len(routes["economy"]) == len(few)
     assert max(len(route["paths"]) for route in routes["headroom"]) > 1
+
+
+def test_a_load_without_a_bound_is_not_called_proven() -> None:
+    """Where all flows stay on drained links, no bound is known, and the text says so."""
+    text = certificate_text(Certificate(0.5, 0.0, "cut"))
+    assert text.startswith("0.500; nothing is proven")

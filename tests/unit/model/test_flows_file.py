@@ -64,6 +64,16 @@ def test_columns_in_any_order_without_optional_ones(tmp_path: Path) -> None:
     assert rows(load_demands(path)) == [("f", "a", "b", 100.0, "j", "x", 1, 0)]
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"), [("clas", "class"), ("QP", "qps"), ("start", "start_s")]
+)
+def test_a_misspelt_optional_column_is_refused(name: str, meant: str, tmp_path: Path) -> None:
+    """It is not ignored like a note: the error names the column that is meant."""
+    path = written(tmp_path, f"flow,src,dst,gbps,job,phase,{name}\nf,a,b,1,j,,1\n")
+    with pytest.raises(InputError, match=f"is it '{meant}'"):
+        load_demands(path)
+
+
 def test_qps_of_the_caller_replace_those_of_the_file() -> None:
     """If the caller gives ``qps``, every flow has that many."""
     assert load_demands(GOLDEN / "flows.csv", qps=16).qps.tolist() == [16, 16, 16]
@@ -165,6 +175,7 @@ def test_problems_come_in_order_and_not_endlessly(tmp_path: Path) -> None:
     told = [problem.record for problem in caught.value.problems]
     assert told[:3] == ["line 2", "line 3", "line 5"]
     assert len(told) == MAX_PROBLEMS
+    assert str(caught.value).endswith(" (and more problems)")
 
 
 def test_large_garbage_is_refused_at_its_start(tmp_path: Path) -> None:

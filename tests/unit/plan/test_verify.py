@@ -203,7 +203,7 @@ def test_many_problems_are_not_told_endlessly() -> None:
     with pytest.raises(PlanInvalid) as caught:
         verify_plan(Plan(fabric, flows, no_paths(), no_paths()))
     assert len(caught.value.problems) == MOST_TOLD
-    assert str(caught.value).endswith(f"(and {MOST_TOLD - 1} more problems)")
+    assert str(caught.value).endswith("(and more problems)")
 
 
 @pytest.mark.parametrize("case", BROKEN)

@@ -135,3 +135,13 @@ def test_a_flow_without_a_path_is_the_slowest() -> None:
     assert (told.slowest.flow, told.slowest.unrouted_count) == ("j1/f1", 1)
     assert (told.expected_gbps, told.pinned) == (0.0, False)
     assert "every path is down" in bad(told)[0].text
+
+
+def test_a_job_that_no_plan_holds_yet_is_not_called_idle() -> None:
+    """The finding is a warning that it waits for a plan."""
+    known = case(plan_of_two())
+    new = replace(job(), name="new")
+    waits = replace(known, job=JobRecord(new, "", 1.0, JobFacts("", JobState.ACCEPTED)))
+    (told,) = examine(waits).findings
+    assert told.severity == pb.SEVERITY_WARNING
+    assert "waits for the first plan" in told.text

@@ -11,6 +11,7 @@ import csv
 import io
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from itertools import chain, count, islice
 from pathlib import Path
 
@@ -42,6 +43,8 @@ _MOST_BYTES = 1e15
 LATEST_START = 86_400.0
 """Latest start in seconds: one day. Much later times could not hold the microseconds that
 messages take."""
+_SPELT_ALIKE = 0.75
+"""Similarity from which on a column's name counts as another one, misspelt."""
 LONGEST_COUNT = 9
 """Most digits of a number of QPs. Longer ones are refused without conversion, which would be slow
 and would fail for thousands of digits."""
@@ -58,8 +61,9 @@ class _Chunk:
 def load_demands(path: Path, *, qps: int | None = None) -> Demands:
     """Read the demands in a flows.csv, plain or gzip.
 
-    The columns may come in any order. Columns that are not part of the format are ignored. If
-    ``qps`` is given, every flow has that many QPs, whatever the file says.
+    The columns may come in any order. Columns that are not part of the format are ignored, except
+    that one which is nearly named like a missing optional column is refused. If ``qps`` is given,
+    every flow has that many QPs, whatever the file says.
 
     Raises:
         InputError: the file cannot be read or is no such CSV; or with a problem for each faulty
@@ -138,6 +142,11 @@ def _places(header: list[str], path: Path) -> dict[str, int]:
     if missing:
         raise refuse(str(path), "line 1", f"the header lacks {', '.join(missing)}")
     known = [name for name in (*REQUIRED, *OPTIONAL) if name in header]
+    absent = [name for name in OPTIONAL if name not in header]
+    for name in header:
+        if name not in known and (meant := get_close_matches(name, absent, 1, _SPELT_ALIKE)):
+            cure = f"is it {meant[0]!r}? Else give it another name"
+            raise refuse(str(path), "line 1", f"the header has an unknown {short(name)}: {cure}")
     if twice := [name for name in known if header.count(name) > 1]:
         raise refuse(str(path), "line 1", f"the header has {twice[0]!r} twice; keep one")
     return {name: header.index(name) for name in known}

@@ -75,6 +75,9 @@ def examine(case: JobCase) -> pb.JobExamination:
         why = "It is suspended: none of its flows is planned."
         told.findings.append(found(pb.SEVERITY_WARNING, "job", why, cure))
         return told
+    if job.facts.state == JobState.ACCEPTED and job.job.name not in plan.flows.job_names:
+        told.findings.append(no_plan_yet())
+        return told
     if not len(rows):
         told.findings.append(found(pb.SEVERITY_INFO, "job", "It has no flow in the network.", ""))
         return told
@@ -93,6 +96,13 @@ def examine(case: JobCase) -> pb.JobExamination:
     ]
     told.findings.extend(sorted(findings, key=lambda one: -one.severity))
     return told
+
+
+def no_plan_yet() -> pb.Finding:
+    """Return the finding about a job that no plan holds yet."""
+    cure = "Wait a moment; if it stays so, see the log of the controller that leads"
+    text = "It waits for the first plan that holds it: routing hashes its flows until then."
+    return found(pb.SEVERITY_WARNING, "job", text, cure)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -31,7 +31,7 @@ from heddle_controller.serve.agents.gateway import Gateway
 from heddle_controller.serve.agents.link_book import Condition, Ends
 from heddle_controller.serve.codec import common, names
 from heddle_controller.serve.doctor import TOLD, found, many, since, some
-from heddle_controller.serve.doctor.job import JobCase, examine
+from heddle_controller.serve.doctor.job import JobCase, examine, no_plan_yet
 from heddle_controller.serve.flow_index import FlowIndexes
 from heddle_controller.serve.rates import RateBook
 from heddle_controller.state.records import Committed, FabricRecord, JobRecord, JobState
@@ -276,7 +276,8 @@ class DoctorService(DoctorServiceServicer):
         committed = await self._store.committed(fabric)
         if index is None or committed is None:
             state = placement_pb2.JobState.ValueType(job.facts.state)
-            return pb.JobExamination(name=request.name, state=state)
+            findings = [no_plan_yet()]
+            return pb.JobExamination(name=request.name, state=state, findings=findings)
         case = JobCase(
             record=record,
             job=job,

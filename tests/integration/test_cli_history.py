@@ -57,7 +57,12 @@ async def test_each_plan_tells_what_led_to_it_and_two_are_compared(tmp_path: Pat
         newest, *_ = await plans(controller)
         assert newest["causes"] == [{"kind": "LINK_LOST", "names": ["l0,s1"], "count": 1}]
         table = (await controller.does("history", "--since", "1h")).out
-        for words in ("link lost: l0,s1", "job came: ", "set_link_state", "fabric put"):
+        for words in (
+            "link lost: l0,s1",
+            "job came: ",
+            ": drained",
+            "fabric put",
+        ):
             assert words in table, words
 
         told = (await controller.does("plan", "diff", str(before), str(after), "--json")).json
@@ -67,6 +72,8 @@ async def test_each_plan_tells_what_led_to_it_and_two_are_compared(tmp_path: Pat
             was, now = (moved[side][0]["nodes"] for side in ("before", "after"))
             assert {"l0", "s1"} <= {*was}
             assert not {"l0", "s1"} <= {*now}
+        same = await controller.does("plan", "diff", str(after), str(after), "--json")
+        assert "causes" not in same.json
         text = await controller.does("plan", "diff", str(before))
         assert (text.code, told["moved"][0]["flow"] in text.out) == (0, True)
 

@@ -86,6 +86,7 @@ async def test_flows_go_back_to_the_paths_of_an_earlier_plan(house: House) -> No
         assert same(back.plan.paths, first.plan.paths)
         causes = [(cause.kind, cause.names) for cause in back.facts.causes]
         assert causes[0] == (CauseKind.ROLLED_BACK, (str(first.generation),))
+        assert CauseKind.BETTER_PLAN not in dict(causes)
         assert back.facts.changed_count == len(changed_flows(third.plan, back.plan))
         await house.programmed("j1")
         await house.settled()

@@ -12,8 +12,13 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from errno import EDQUOT, ENOSPC
 from importlib import import_module
+from pathlib import Path
 from typing import IO, Any
 
 import click
@@ -62,11 +67,17 @@ class CommandGroup(click.Group):
     """A group whose commands may raise ``InputError``."""
 
     def invoke(self, ctx: click.Context) -> object:
-        """Run the command, and turn an ``InputError`` into a ``Failure``."""
+        """Run the command, and turn an ``InputError`` or a full output into a ``Failure``."""
         try:
             return super().invoke(ctx)
         except InputError as error:
             raise Failure(str(error)) from error
+        except OSError as error:
+            if error.errno not in {ENOSPC, EDQUOT}:
+                raise
+            with suppress(OSError), Path(os.devnull).open("wb") as nowhere:
+                os.dup2(nowhere.fileno(), sys.stdout.fileno())  # what is left is not tried again
+            raise Failure(f"the output cannot be written: {error.strerror}", FAULT) from None
 
 
 def failure_of(error: HeddleError, cure: str) -> Failure:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable
 
 import click
+import orjson
 
 from heddle.client import NotAllowed
 from heddle.v1 import audit_pb2
@@ -20,6 +21,8 @@ from heddle_controller.cli.watching import of_plans, watchable
 from heddle_controller.serve.codec import common
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+_STATES = {"set_link_state", "set_switch_state"}
+"""Actions whose new state is told."""
 _COLUMNS = ("time", "who", "plan", "what", "moved", "worst link", "bound", "no path")
 
 
@@ -63,14 +66,19 @@ def seconds_of(text: str, option: str) -> float:
 
 def _records(client: Terms, start: float) -> list[audit_pb2.AuditRecord]:
     try:
-        return newest_records(client, start)
+        found = newest_records(client, start)
     except NotAllowed:
         echo("who asked for changes is told to operators alone", err=True)
         return []
+    fabric = client.fabric
+    return [one for one in found if one.name == fabric or one.name.startswith(f"{fabric}/")]
 
 
 def _record_row(record: audit_pb2.AuditRecord) -> tuple[object, ...]:
     when, what = common.time_text(record.time), f"{record.action} {last_part(record.name)}"
+    if record.action in _STATES and record.after:
+        state = orjson.loads(record.after).get("admin_state", "")
+        what = f"{what}: {str(state).lower()}"
     return (when, record.actor or "-", "", what, "", "", "", "")
 
 

@@ -343,7 +343,8 @@ class Worker:
         before = self._committed.generation if self._committed else 0
         causes = causes_between(self._committed.plan if self._committed else None, planned.plan)
         if earlier is not None:
-            causes = (Cause(CauseKind.ROLLED_BACK, (str(earlier.generation),), 1), *causes)
+            others = (cause for cause in causes if cause.kind != CauseKind.BETTER_PLAN)
+            causes = (Cause(CauseKind.ROLLED_BACK, (str(earlier.generation),), 1), *others)
         committed = await self._world.store.commit(
             self._fabric,
             epoch=self._epoch,

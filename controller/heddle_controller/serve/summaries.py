@@ -93,6 +93,14 @@ def _causes(causes: Iterable[Cause]) -> list[pb.PlanCause]:
     ]
 
 
+def _differences(one: Committed, other: Committed) -> list[Cause]:
+    """Return what changed between any two plans; a later one need not be the better one."""
+    worse = other.plan.certificate.max_utilization > one.plan.certificate.max_utilization
+    better = other.generation > one.generation and not worse
+    found = causes_between(one.plan, other.plan)
+    return [cause for cause in found if better or cause.kind != CauseKind.BETTER_PLAN]
+
+
 def compared_to_pb(fabric: str, one: Committed, other: Committed) -> pb.ComparePlansResponse:
     """Return what differs between two plans: moved flows, causes, and jobs faster or slower."""
     before, after = one.plan, other.plan
@@ -103,7 +111,7 @@ def compared_to_pb(fabric: str, one: Committed, other: Committed) -> pb.CompareP
     return pb.ComparePlansResponse(
         before=codec.committed_to_pb(fabric, one),
         after=codec.committed_to_pb(fabric, other),
-        causes=_causes(causes_between(before, after)),
+        causes=_causes(_differences(one, other)),
         moved=[
             pb.MovedFlow(flow=flow, before=old.route(was[flow]).paths, after=new.route(row).paths)
             for flow, row in told

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -75,3 +78,14 @@ def test_a_pem_file_that_cannot_be_read_is_named() -> None:
     """The error names the file and the exit status is 2."""
     done = heddle("--tls-ca", "/nowhere/ca.pem", "fabric", "list")
     assert (done.code, "/nowhere/ca.pem" in done.err) == (2, True)
+
+
+def test_a_full_output_is_told_in_one_line() -> None:
+    """The command fails with status 1 and no traceback."""
+    heddle = Path(sys.executable).parent / "heddle"
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [heddle, "completion", "bash"], stdout=full, stderr=subprocess.PIPE, check=False
+        )
+    assert done.returncode == 1
+    assert done.stderr == b"error: the output cannot be written: No space left on device\n"

@@ -146,6 +146,9 @@ def show_what_if(
 
 def _add_states(request: pb.WhatIfRequest, states: dict[str, tuple[str, ...]]) -> None:
     words = {"down": "down", "drain": "drained", "up": "up"}
+    named = [what for option in words for what in states.get(option, ())]
+    if twice := [what for what in named if named.count(what) > 1]:
+        raise Failure(f"{twice[0]} is named twice: give it one of --down, --drain and --up")
     for option, word in words.items():
         for what in states.get(option, ()):
             if "," in what:

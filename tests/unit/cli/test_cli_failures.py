@@ -89,3 +89,10 @@ def test_a_full_output_is_told_in_one_line() -> None:
         )
     assert done.returncode == 1
     assert done.stderr == b"error: the output cannot be written: No space left on device\n"
+
+
+def test_a_supposed_state_is_given_once() -> None:
+    """A link that is assumed to be down and up is refused before any controller is asked."""
+    done = heddle("--fabric", "f", "show", "what-if", "--down", "a,b", "--up", "a,b")
+    assert done.code == 2
+    assert "a,b is named twice" in done.err

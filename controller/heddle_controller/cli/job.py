@@ -17,12 +17,12 @@ from heddle_controller.cli.client import Terms
 from heddle_controller.cli.failure import UNROUTED, CommandGroup, Failure
 from heddle_controller.cli.life import (
     echo_jobs,
-    fares_of,
     job_state_word,
     job_view,
     replace,
     resize,
     resume,
+    shown_fares,
     suspend,
     worst_link,
 )
@@ -140,7 +140,7 @@ def list_jobs(client: Terms) -> None:
 def show(client: Terms, name: str) -> None:
     """Show one job."""
     one = client.api.get_job(name)
-    fares = fares_of(client, [one])
+    fares = shown_fares(client, [one])
     if client.json:
         echo_json(job_view(one, fares))
         return

@@ -33,7 +33,7 @@ _Json = dict[str, object]
 
 def echo_jobs(client: Terms, jobs: Sequence[pb.Job]) -> None:
     """Print jobs, one per line, with what each gets from the network."""
-    fares = fares_of(client, jobs)
+    fares = shown_fares(client, jobs)
     if client.json:
         echo_json([job_view(one, fares) for one in jobs])
     else:
@@ -42,7 +42,7 @@ def echo_jobs(client: Terms, jobs: Sequence[pb.Job]) -> None:
         )
 
 
-def fares_of(client: Terms, jobs: Sequence[pb.Job]) -> dict[str, JobFare]:
+def shown_fares(client: Terms, jobs: Sequence[pb.Job]) -> dict[str, JobFare]:
     """Return by name what jobs get in the newest plan, if that plan is of their specification."""
     planned = [last_part(one.name) for one in jobs if one.state != pb.JOB_STATE_ACCEPTED]
     told = client.api.list_job_fares(planned[0] if len(planned) == 1 else "") if planned else {}

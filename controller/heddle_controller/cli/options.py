@@ -18,7 +18,7 @@ from heddle_controller.cli.failure import Failure
 from heddle_controller.cli.output import format_options
 
 Command = Callable[..., Any]
-Answer = TypeVar("Answer")
+_Answer = TypeVar("_Answer")
 
 INPUT_FILE = click.Path(path_type=Path, dir_okay=False)
 """A file to read. Its reader checks that it exists, and names the cure if not."""
@@ -110,15 +110,15 @@ def last_part(name: str) -> str:
 
 
 def in_turn(
-    client: Terms, jobs: Iterable[str], call: Callable[[str], Answer], done: str
-) -> list[Answer]:
+    client: Terms, jobs: Iterable[str], call: Callable[[str], _Answer], done: str
+) -> list[_Answer]:
     """Make a call for each job, once, and return the answers.
 
     Raises:
         Failure: A call was refused. It names the job, and says how many before it are ``done``,
             such as "deleted".
     """
-    answers: list[Answer] = []
+    answers: list[_Answer] = []
     for job in dict.fromkeys(jobs):
         try:
             with client.failing():

@@ -21,7 +21,7 @@ from heddle_controller.model.plan import Turn
 from heddle_controller.traffic.jobs_file import load_jobs
 from heddle_controller.traffic.turns import turns_of
 from heddle_emulator.cli.fabric import down, named_fabric, setting, settings_of, without
-from heddle_emulator.cli.output import NEVER, CleanConsole, echo, finite
+from heddle_emulator.cli.output import NEVER_ENDS, CleanConsole, echo, finite
 from heddle_emulator.fleet import ControllerError
 from heddle_emulator.fluid.simulation import Timeline
 from heddle_emulator.play.iteration import (
@@ -327,7 +327,7 @@ def _show(placed: Sequence[Placed], found: dict[str, _Found], seed: int) -> None
     console = CleanConsole(highlight=False)
     console.print(table)
     if any(np.isinf(job.seconds) for told in found.values() for job in told.jobs):
-        console.print(NEVER)
+        console.print(NEVER_ENDS)
     for name, told in found.items():
         for own, turn in told.turns.items():
             shift, pace = f"{turn.shift_seconds:.4f}", f"{turn.pace_seconds:.4f}"

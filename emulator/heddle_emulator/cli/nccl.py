@@ -16,7 +16,7 @@ from heddle_controller.model.arrays import Floats
 from heddle_controller.model.errors import refuse
 from heddle_controller.model.fabric import Fabric
 from heddle_emulator.cli.fabric import down, named_fabric, setting, settings_of, without
-from heddle_emulator.cli.output import NEVER, CleanConsole, echo, echo_lines, finite, sizes_of
+from heddle_emulator.cli.output import NEVER_ENDS, CleanConsole, echo, echo_lines, finite, sizes_of
 from heddle_emulator.fleet import ControllerError
 from heddle_emulator.play.nccl import NcclRun, SizeResult, nccl_script, size_table
 from heddle_emulator.strategy.carried import Carried
@@ -232,7 +232,7 @@ def _show(
         for line in lines:
             echo(f" {_told(trial, line)}")
         if any(np.isinf(line.seconds) for line in lines):
-            echo(f"# {NEVER}")
+            echo(f"# {NEVER_ENDS}")
         mean = sum(line.busbw for line in lines) / len(lines)
         echo(f"# Avg bus bandwidth    : {mean:g}")
 

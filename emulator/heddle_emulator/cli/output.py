@@ -44,7 +44,7 @@ def interrupted(number: int, frame: FrameType | None) -> NoReturn:  # noqa: ARG0
     raise KeyboardInterrupt
 
 
-NEVER = "never: a flow has no path, so what waits for it does not end"
+NEVER_ENDS = "never: a flow has no path, so what waits for it does not end"
 
 
 def finite(record: dict[str, Any]) -> dict[str, Any]:

@@ -57,6 +57,14 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.hypothesis_seed = random.randrange(2**32) if DEEP else SEED
 
 
+@pytest.fixture
+def hangups() -> Iterator[None]:
+    """Have programs that the test starts heed SIGHUP, which nohup has all of them ignore."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 def pytest_xdist_auto_num_workers() -> int:
     """Return processors plus three, since many tests wait for leases, keepalives or BGP."""
     return (os.cpu_count() or 1) + 3

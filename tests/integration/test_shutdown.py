@@ -111,6 +111,7 @@ async def test_ending_twice_hurries(tmp_path: Path) -> None:
         assert any("FabricService/ListFabrics" in line for line in lines)
 
 
+@pytest.mark.usefixtures("hangups")
 async def test_a_hangup_ends_it_in_order(tmp_path: Path) -> None:
     """SIGHUP ends a controller as SIGTERM does."""
     async with controlling(tmp_path) as controller:

@@ -64,6 +64,7 @@ async def agent(*arguments: str) -> AsyncIterator[Process]:
         await running.ended()
 
 
+@pytest.mark.usefixtures("hangups")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 async def test_it_serves_until_it_is_told_to_stop(number: signal.Signals) -> None:
     """A push is programmed. SIGTERM, SIGHUP and Ctrl-C end it with status 0 and no traceback."""

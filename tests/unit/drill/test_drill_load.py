@@ -81,7 +81,7 @@ def test_a_file_means_what_it_says(tmp_path: Path) -> None:
         ("clos:", "closs:", "give a file's name"),
         ("from: l0,", "from: l9,", "no node l9"),
         ("from: l0,", "from: s0,", "s0 has no NICs"),
-        ("gbps: 100", "gbps: much", "give a finite number"),
+        ("gbps: 100", "gbps: much", "give a number"),
         ("to: l1-h0-n0", "to: s1", "s1 is not a NIC"),
         ("rate: 100", "rate: 100, mbit: 5", "either rate"),
         ("at: 100ms", "at: 100", "number and its unit"),

@@ -46,7 +46,8 @@ async def test_routes_are_listed_and_filtered(tmp_path: Path) -> None:
         assert "no path: every path is down" in done.out
         only = await o.does("show", "routes", "--link", "l0,s0", "--json")
         assert [json.loads(line)["flow"] for line in only.out.splitlines()] == ["j1/f0"]
-        assert len((await o.does("show", "routes", "--job", "nobody")).lines) == 1
+        missing = await o.does("show", "routes", "--job", "nobody")
+        assert (missing.code, "jobs/nobody does not exist" in missing.err) == (2, True)
 
 
 async def test_a_flow_is_explained(tmp_path: Path) -> None:

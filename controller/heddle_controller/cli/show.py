@@ -49,6 +49,8 @@ def show_plan(client: Terms) -> None:
 def show_routes(client: Terms, job: str, link: str | None) -> None:
     """List flows and their paths."""
     _, found = client.api.list_routes(job, link_ref(link) if link else None)
+    if job and not found:
+        client.api.get_job(job)  # says so if there is none
     if client.json:
         for route in found:
             echo_json(route)

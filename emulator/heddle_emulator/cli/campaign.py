@@ -110,6 +110,8 @@ def campaign(
     worst trials are written to the folder as drills. Exit 0 only if no trial was bad.
     """  # noqa: D301 - click's mark for lines that stay as they are
     told = changed(_asked(file, fabric, flows), draw=Draw(draw) if draw else None, **given)
+    if given["at_once"] is not None and told.drawing.draw is not Draw.RANDOM:
+        raise refuse("campaign", "--at-once", "is for --draw random; leave it out")
     told.trials()  # refuse now rather than when everything is running
     signal.signal(signal.SIGTERM, interrupted)
     with Journal(out, told, resume=resume) as journal:

@@ -92,13 +92,13 @@ def bytes_of(text: str) -> int:
         InputError: The text is no size, or less than 1 byte.
     """
     match = re.fullmatch(
-        r"([0-9]{1,15}(?:\.[0-9]{1,6})?)\s*([KMGT]?)(i?B)?", text.strip(), re.IGNORECASE
+        r"([0-9]{1,15}(?:\.[0-9]{1,6})?)\s*(?:([KMGTkmgt])(i?B)?|B)?", text.strip()
     )
     if match is None:
         reason = "is not a size; write 512, 8K or 8KiB, 64M or 64MiB, or 64MB for 64 million"
         raise refuse("sizes", repr(text.strip()), reason)
-    base = 1000.0 if (match[3] or "").upper() == "B" else 1024.0
-    size: int = round(float(match[1]) * base ** POWERS[match[2].upper()])
+    base = 1000.0 if match[3] == "B" else 1024.0
+    size: int = round(float(match[1]) * base ** POWERS[(match[2] or "").upper()])
     if size < 1:
         raise refuse("sizes", repr(text.strip()), "is less than a byte")
     return size

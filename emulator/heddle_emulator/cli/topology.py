@@ -10,7 +10,11 @@ import click
 
 from heddle_controller.model.arrays import NONE
 from heddle_controller.model.fabric import Fabric, NodeKind
-from heddle_controller.model.files.fabric_file import save_fabric_file
+from heddle_controller.model.files.fabric_file import (
+    fabric_document,
+    parse_fabric,
+    save_fabric_file,
+)
 from heddle_emulator import topology as builders
 from heddle_emulator.cli.output import echo
 
@@ -69,6 +73,7 @@ def topology() -> None:
 
 
 def _save(fabric: Fabric, out: Path) -> None:
+    parse_fabric(fabric_document(fabric), fabric.name)  # what no reader takes is not written
     save_fabric_file(fabric, out)
     nics = len(fabric.rows_of_kind(NodeKind.NIC))
     echo(

@@ -7,8 +7,9 @@ from pathlib import Path
 import click
 import numpy as np
 
-from heddle_controller.model.errors import refuse
+from heddle_controller.model.errors import CURE, refuse, sensible
 from heddle_controller.model.files.fabric_file import load_fabric_file
+from heddle_controller.model.files.flows_file import MOST_FLOW_BYTES, MOST_QPS
 from heddle_emulator.cli.output import bytes_of, echo
 from heddle_emulator.traffic import PATTERNS, flows_between, save_flows
 from heddle_emulator.traffic.matrix import load_matrix
@@ -37,7 +38,13 @@ _MATRIX = "matrix"
     "--nics", type=int, help="Number of NICs that take part, drawn at random. [default: all]"
 )
 @click.option("--gbps", type=float, help="Rate of each flow. [default: its share of the line rate]")
-@click.option("--qps", type=int, default=1, show_default=True, help="QPs of each flow.")
+@click.option(
+    "--qps",
+    type=click.IntRange(1, MOST_QPS),
+    default=1,
+    show_default=True,
+    help="QPs of each flow.",
+)
 @click.option(
     "--fan-in",
     type=int,
@@ -74,6 +81,11 @@ def traffic(  # noqa: PLR0917 - click passes options by name
     matrix       as --matrix says; rank i is the i-th NIC, host by host
     """  # noqa: D301 - click's mark for lines that stay as they are
     loaded = load_fabric_file(fabric)
+    if gbps is not None and not sensible(np.array([gbps])).all():
+        raise refuse("traffic", "--gbps", f"is {gbps:g}; {CURE}")
+    sent = None if size is None else bytes_of(size)
+    if sent is not None and sent > MOST_FLOW_BYTES:
+        raise refuse("traffic", "--size", f"is {size}; give at most {MOST_FLOW_BYTES:g} bytes")
     if (pattern == _MATRIX) != (matrix is not None):
         raise refuse("traffic", _MATRIX, "goes with --matrix FILE, and nothing else does")
     if matrix is None:
@@ -85,7 +97,7 @@ def traffic(  # noqa: PLR0917 - click passes options by name
             gbps=gbps,
             qps=qps,
             fan_in=fan_in,
-            size=bytes_of(size) if size else np.inf,
+            size=np.inf if sent is None else sent,
         )
     elif any(one is not None for one in (nics, gbps, fan_in, size)):
         reason = "says itself who sends how much; leave --nics, --gbps, --fan-in and --size"

@@ -165,11 +165,15 @@ def lay_out(fabric: Fabric) -> Layout:
 
     Raises:
         InputError: a name that no namespace can have, an address that is invalid or needed by the
-            lab, or more nodes than one machine carries.
+            lab, more nodes than one machine carries, or a NIC with several links.
     """
     fabric = with_addresses(fabric)
-    nodes = fabric.structure.nodes
+    nodes, links = fabric.structure.nodes, fabric.structure.links
     is_nic = nodes.kind == NodeKind.NIC
+    ends = np.bincount(np.concatenate([links.a, links.b]), minlength=fabric.node_count)
+    for row in np.flatnonzero(is_nic & (ends > 1)).tolist():
+        reason = "has several links, and a lab has one for each NIC; play drills in virtual time"
+        raise refuse(fabric.name, f"node {nodes.ids[row]}", reason)
     host_of = {
         row: _host(fabric, row) if is_nic[row] else nodes.ids[row]
         for row in range(fabric.node_count)

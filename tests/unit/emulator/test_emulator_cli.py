@@ -65,6 +65,8 @@ def test_options_reach_the_builder(tmp_path: Path) -> None:
         "topology clos --leaves ٣ --spines 2 --nics-per-leaf 4 --out {dir}/f.json",
         "topology clos --leaves 0 --spines 2 --nics-per-leaf 4 --out {dir}/f.json",
         "topology clos --leaves 1 --spines 2 --nics-per-leaf 4 --out {dir}/none/f.json",
+        "topology clos --leaves 1 --spines 2 --nics-per-leaf 4 --table-size -4 --out {dir}/f.json",
+        "topology clos --leaves 1 --spines 2 --nics-per-leaf 4 --nic-gbps 1e30 --out {dir}/f.json",
         "topology random-regular --switches 3 --degree 3 --nics-per-switch 1 --out {dir}/f.json",
         "traffic permutation --fabric {dir}/none.json --out {dir}/f.csv",
         "traffic permutation --fabric {dir}/garbage.json --out {dir}/f.csv",
@@ -103,6 +105,36 @@ def test_a_campaign_has_one_source(tmp_path: Path, capsys: pytest.CaptureFixture
     told = " ".join(capsys.readouterr().out.split())
     assert "Fabric file, if there is no campaign file." in told
     assert "Flow file, if there is no campaign file." in told
+
+
+def test_what_no_reader_takes_is_not_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Rates, QPs and sizes that a flow file cannot have are refused by the option's name."""
+    fabric, flows = tmp_path / "fabric.json", tmp_path / "flows.csv"
+    assert (
+        run_command_line(["topology", "clos", *SHAPES["clos"].split(), "--out", str(fabric)]) == 0
+    )
+    files = "--fabric", str(fabric), "--out", str(flows)
+    for option in ("--gbps=1e30", "--gbps=-1", "--qps=99999", "--size=2000TB", "--size="):
+        assert run_command_line(["traffic", "shift", *files, option]) == 2
+        assert option.partition("=")[0].strip("-") in capsys.readouterr().err
+        assert not flows.exists()
+
+
+def test_links_at_once_are_for_random_failures(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An option that the campaign would ignore is refused."""
+    fabric, flows = tmp_path / "fabric.json", tmp_path / "flows.csv"
+    assert (
+        run_command_line(["topology", "clos", *SHAPES["clos"].split(), "--out", str(fabric)]) == 0
+    )
+    files = "--fabric", str(fabric), "--flows", str(flows)
+    assert run_command_line(["traffic", "shift", *files[:2], "--out", str(flows)]) == 0
+    options = "--draw", "each", "--at-once", "2", "--out", str(tmp_path / "out")
+    assert run_command_line(["campaign", *files, *options]) == 2
+    assert "--at-once: is for --draw random" in capsys.readouterr().err
 
 
 def test_published_clusters_are_listed(capsys: pytest.CaptureFixture[str]) -> None:

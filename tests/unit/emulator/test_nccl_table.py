@@ -195,6 +195,9 @@ def test_sizes_as_people_write_them() -> None:
     assert bytes_of("1.5MiB") == 3 * MIB // 2
     assert bytes_of("1.5MB") == 1_500_000
     assert [bytes_of(text) for text in ("64B", "2kB", "2KiB", "1G")] == [64, 2000, 2048, 1 << 30]
+    for text in ("", "64iB", "64Mb", "64b"):
+        with pytest.raises(InputError, match="is not a size"):
+            bytes_of(text)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from heddle_controller.model.errors import InputError
 from heddle_controller.model.fabric import Fabric
 from heddle_emulator.netns import frr, lab
 from heddle_emulator.netns.layout import IPV4, LONGEST, MANAGEMENT, MGMT, Layout, lay_out
-from heddle_emulator.topology import clos, random_regular, three_tier
+from heddle_emulator.topology import clos, dual_tor, random_regular, three_tier
 
 
 def _renamed(fabric: Fabric, old: str, new: str) -> Fabric:
@@ -117,6 +117,12 @@ def test_nodes_without_address_are_given_free_ones() -> None:
     assert addresses[4] == "10.0.0.1"
     assert all(addresses)
     assert len(set(addresses)) == len(addresses)
+
+
+def test_a_nic_with_several_links_is_refused() -> None:
+    """A lab has one link for each NIC, so a dual-ToR fabric is refused by the NIC's name."""
+    with pytest.raises(InputError, match="p0-h0-n0: has several links"):
+        lay_out(dual_tor(pairs=1, spines=1, nics_per_pair=1, nics_per_host=1))
 
 
 def test_too_large_a_fabric_is_refused() -> None:

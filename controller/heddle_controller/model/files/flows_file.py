@@ -39,7 +39,7 @@ MOST_QPS = 1 << 14
 _OF_NUMBERS = dict.fromkeys(map(ord, "0123456789+-.eE "))
 """Characters of numbers. If a column has only these, Python's ``float`` reads it as ``number``
 does, and faster."""
-_MOST_BYTES = 1e15
+MOST_FLOW_BYTES = 1e15
 LATEST_START = 86_400.0
 """Latest start in seconds: one day. Much later times could not hold the microseconds that
 messages take."""
@@ -258,8 +258,8 @@ def _rates(chunk: _Chunk, problems: list[Problem]) -> Floats:
 
 def _transfers(chunk: _Chunk, problems: list[Problem]) -> Transfers:
     size = _numbers_or(chunk, "bytes", np.inf)
-    bad = ~((size > 0) & (size <= _MOST_BYTES) | np.isposinf(size) & ~_told(chunk, "bytes"))
-    cure = f"give a number above 0 and at most {_MOST_BYTES:g}, or leave it empty"
+    bad = ~((size > 0) & (size <= MOST_FLOW_BYTES) | np.isposinf(size) & ~_told(chunk, "bytes"))
+    cure = f"give a number above 0 and at most {MOST_FLOW_BYTES:g}, or leave it empty"
     _tell(chunk, problems, bad, "bytes", cure)
     start = _numbers_or(chunk, "start_s", 0.0)
     bad = ~((start >= 0) & (start <= LATEST_START))

@@ -31,7 +31,7 @@ async def plans(controller: Controller) -> Any:
     """Return what the controller remembers of plans, newest first."""
     done = await controller.does("history", "--json")
     assert done.code == 0, done.err
-    return done.json
+    return [event["plan"] for event in reversed(done.json) if "plan" in event]
 
 
 async def rolled_back(controller: Controller) -> None:
@@ -64,6 +64,10 @@ async def test_each_plan_tells_what_led_to_it_and_two_are_compared(tmp_path: Pat
             "fabric put",
         ):
             assert words in table, words
+        events = (await controller.does("history", "--json")).json
+        changes = [one["change"]["action"] for one in events if "change" in one]
+        assert changes[-1] == "set_link_state"
+        assert "change" in events[0], "what was asked for comes before the plans that followed"
 
         told = (await controller.does("plan", "diff", str(before), str(after), "--json")).json
         assert told["causes"] == newest["causes"]

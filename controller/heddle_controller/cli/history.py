@@ -35,21 +35,32 @@ _COLUMNS = ("time", "who", "plan", "what", "moved", "worst link", "bound", "no p
 def history(client: Terms, *, since: str) -> None:
     """List changes by clients and the plans that followed, oldest first.
 
-    Only operators see who asked for a change.
+    Only operators see who asked for a change. --json prints a list; each element has either a plan
+    or a change.
     """
     start = time.time() - seconds_of(since, "--since")
-    plans = client.api.list_plans(since=start)
-    records = _records(client, start)
+    events: list[pb.PlanSummary | audit_pb2.AuditRecord] = [
+        *client.api.list_plans(since=start),
+        *_records(client, start),
+    ]
+    events.sort(key=_time)
     if client.json:
-        echo_json(plans)
+        echo_json(
+            [{"plan" if isinstance(one, pb.PlanSummary) else "change": one} for one in events]
+        )
         return
-    rows = [(plan.commit_time.ToNanoseconds(), _plan_row(plan)) for plan in plans]
-    rows += [(record.time.ToNanoseconds(), _record_row(record)) for record in records]
-    rows.sort(key=lambda row: row[0])
-    if not rows:
+    if not events:
         echo(f"nothing changed in the last {since}")
         return
-    echo_table(_COLUMNS, [row for _, row in rows])
+    echo_table(
+        _COLUMNS,
+        [_plan_row(one) if isinstance(one, pb.PlanSummary) else _record_row(one) for one in events],
+    )
+
+
+def _time(event: pb.PlanSummary | audit_pb2.AuditRecord) -> int:
+    when = event.commit_time if isinstance(event, pb.PlanSummary) else event.time
+    return when.ToNanoseconds()
 
 
 def seconds_of(text: str, option: str) -> float:

@@ -109,6 +109,19 @@ async def test_what_is_lost_meanwhile_is_repaired_from_there(house: House) -> No
         assert rows == set(first.plan.paths.flow[lossy].tolist()) != set()
 
 
+async def test_links_that_return_during_a_rollback_are_used_again(house: House) -> None:
+    """Flows that had to leave the paths of the earlier plan go back to them, and no others move."""
+    async with house.running():
+        first, second, link = await moved_away(house)
+        await house.store.roll_back("f1", first.generation, LONG)
+        back = await planned(house, second.generation)
+        assert not same(back.plan.paths, first.plan.paths)
+        await house.store.set_link_state("f1", link, State.UP)
+        again = await planned(house, back.generation)
+        assert same(again.plan.paths, first.plan.paths)
+        assert again.facts.changed_count == len(changed_flows(back.plan, again.plan))
+
+
 @pytest.mark.parametrize("how", ["ended", "over"])
 async def test_plans_are_made_freely_again_when_it_is_over(house: House, how: str) -> None:
     """Once a rollback ends or expires, and not before, the plan is compared with a new one."""

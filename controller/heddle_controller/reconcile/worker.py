@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import structlog
 
+from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.job import Iteration
 from heddle_controller.model.plan import Certificate, Plan, Turn
 from heddle_controller.model.port_paths import PortPaths
@@ -318,14 +319,18 @@ class Worker:
     async def _rolled_back(self, intent: Intent) -> Committed | None:
         """Return the plan to go back to, and note how long the rollback lasts.
 
-        None if there is no rollback, if a plan since then answers it, or if that plan is gone.
+        None if there is no rollback, if a plan since then answers it and no link is back that its
+        flows may have left, or if that plan is gone.
         """
-        world, wanted = self._world, intent.rollback
+        world, wanted, current = self._world, intent.rollback, self._committed
         self._kept_until = None
         if wanted is None:
             return None
         self._kept_until = world.clock.monotonic() + wanted.end_time - world.clock.now()
-        if self._committed is None or self._committed.program.intent_version >= wanted.version:
+        if current is None:
+            return None
+        answered = current.program.intent_version >= wanted.version
+        if answered and not _any_back(current.plan.fabric, intent.fabric):
             return None
         earlier = await world.store.committed(self._fabric, wanted.generation)
         if earlier is None:
@@ -514,6 +519,11 @@ def _iterations(intent: Intent) -> tuple[Iteration, ...]:
 def _asked(intent: Intent) -> tuple[bool, tuple[Iteration, ...]]:
     """What a comparison depends on besides the plan: a rollback, and the jobs' iterations."""
     return intent.rollback is None, _iterations(intent)
+
+
+def _any_back(before: Fabric, now: Fabric) -> bool:
+    """Return whether a link takes new paths that did not before."""
+    return before.structure is now.structure and bool((now.plannable & ~before.plannable).any())
 
 
 def _gone_back(answer: PlanAnswer, earlier: Committed, previous: Plan | None) -> PlanAnswer:

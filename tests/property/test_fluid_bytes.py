@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
+from heddle_controller.model.arrays import Ints
 from heddle_controller.model.fabric import Fabric
 from heddle_emulator.fluid.wire import Wire
 from heddle_emulator.play.nccl import NcclRun, nccl_script
@@ -64,6 +65,11 @@ class Costs:
         capacity = fabric.structure.capacity.tolist()
         return Net(capacity, self.hop, self.payload, HEADER, in_turns=in_turns)
 
+    def latency(self, fabric: Fabric, path: Ints) -> float:
+        """Seconds that a full packet takes over a path of links that are free."""
+        bits = (self.payload + HEADER) * 8
+        return float(np.sum(self.hop + bits / 1e9 / fabric.structure.capacity[path]))
+
 
 costs = st.builds(
     Costs,
@@ -79,10 +85,10 @@ class Compared:
     def __init__(self) -> None:
         self._apart: list[bool] = []
 
-    def take(self, fluid: float, packets: float, most: float) -> None:
-        """Note a case, which must not be further apart than ``most``."""
+    def take(self, fluid: float, packets: float, most: float, latency: float = 0.0) -> None:
+        """Note a case, which may be a part ``most`` and ``latency`` seconds apart, but no more."""
         note(f"fluid {fluid:.9f} s, packets {packets:.9f} s")
-        assert fluid == pytest.approx(packets, rel=most)
+        assert abs(fluid - packets) <= most * packets + latency
         self._apart.append(fluid != pytest.approx(packets, rel=CLOSE))
 
     def are_close(self) -> None:
@@ -94,7 +100,10 @@ class Compared:
 def test_patterns_take_as_long_as_their_bytes() -> None:
     """Hashed flows take as long in both simulations if links serve QPs in turns.
 
-    If they serve packets in order of arrival, who sends more also gets more. One case in fifty may
+    Beyond 5 %, the latency of a path may be between them: a packet that is nearer to a shared link
+    is there first, but all flows of the fluid simulation begin to share it at once.
+
+    If links serve packets in order of arrival, who sends more also gets more. One case in fifty may
     then be further apart than 5 %, and nothing says how far.
     """
     compared = Compared()
@@ -119,7 +128,8 @@ def test_patterns_take_as_long_as_their_bytes() -> None:
         sending = Sending(np.full(len(flows), float(size)), cost.wire())
         fluid = Outcome(fabric, carried, sending).makespan_seconds
         assert fluid is not None
-        compared.take(fluid, net.run(), CLOSE if in_turns else math.inf)
+        latency = max(cost.latency(fabric, paths.of(path)) for path in range(len(paths)))
+        compared.take(fluid, net.run(), CLOSE if in_turns else math.inf, latency)
 
     cases()
     compared.are_close()

@@ -196,7 +196,7 @@ def run(seed: int, draws: int, few: int) -> Found:
     estimator = Estimator(around, flows, state.job.hosts)
     sets = [tuple(sorted(draw.sample(state.free, count))) for _ in range(draws)]
     liked = sorted(sets, key=estimator.of)[:few]
-    first, orders = emulated(state, state.free[:count]), _orders(planner, state, sets[0])
+    first, orders = emulated(state, state.free[:count]), _orders(state, sets[0])
     other = renamed(state, draw)
     by_delivery = tuple(sorted(draw.sample(other.free, count)))
     unbeaten = _unbeaten(state, sets[0]), _unbeaten(other, by_delivery)
@@ -207,7 +207,7 @@ def run(seed: int, draws: int, few: int) -> Found:
         orders[1],
         min(emulated(state, hosts) for hosts in liked),
         orders,
-        _orders(DirectPlanner(planning_engine(None)), other, by_delivery),
+        _orders(other, by_delivery),
         unbeaten,
     )
 
@@ -242,9 +242,10 @@ def _unbeaten(state: State, hosts: tuple[str, ...]) -> bool:
     return seconds <= least_seconds(flows, hosts, around) * (1 + ROUNDED)
 
 
-def _orders(planner: DirectPlanner, state: State, hosts: tuple[str, ...]) -> tuple[float, float]:
+def _orders(state: State, hosts: tuple[str, ...]) -> tuple[float, float]:
     """Return network seconds of hosts in Heddle's order, and in the given alphabetical one."""
     job = replace(state.job, hosts=hosts)
+    planner = DirectPlanner(planning_engine(None))
     order = asyncio.run(order_ranks(planner, state.intent, job, state.standing))
     alphabetical = emulated(state, hosts)
     if order.hosts == hosts:

@@ -1,8 +1,9 @@
-"""The hottest links of a plan and of its jobs, compared with a walk over each path."""
+"""The hottest links and slowest flows of a plan, compared with walks and the emulator's rates."""
 
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 from random import Random
 
 import numpy as np
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from heddle_controller.model.flows import ANY_PHASE
 from heddle_controller.model.plan import Plan
 from heddle_controller.plan.limits import fares_of, hottest_arcs, loads_of
+from heddle_emulator.fluid.rates import flow_ratios, path_rates
 from tests.support.depth import examples
 from tests.support.plan_chance import random_fabric, random_plan, with_failures
 
@@ -83,3 +85,46 @@ def test_the_worst_link_of_a_job_is_the_fullest_it_uses(seed: int) -> None:
             most[name] = max(most.get(name, 0.0), float(plan.loads[arc] / capacity[arc]))
     found = fares_of(plan).worst_of_jobs()
     assert {n: pytest.approx(float(plan.loads[a] / capacity[a])) for n, a in found.items()} == most
+
+
+@pytest.mark.deep
+@settings(max_examples=examples(40, 2000))
+@given(SEEDS)
+def test_a_flow_gets_its_max_min_fair_share(seed: int) -> None:
+    """Shares are those of the emulator's rates, and the slowest flow of a job has the least."""
+    plan = drawn(seed)
+    flows, capacity = plan.flows, plan.fabric.structure.capacity
+    expected = flow_ratios(capacity, flows, plan.paths)
+    found = fares_of(plan)
+    assert found.share == pytest.approx(expected)
+    for job, row in found.slowest_of_jobs().items():
+        rows = np.flatnonzero(flows.job == flows.job_names.index(job))
+        assert row in rows
+        assert found.share[row] == pytest.approx(expected[rows].min())
+
+
+@pytest.mark.deep
+@settings(max_examples=examples(40, 2000))
+@given(SEEDS)
+def test_the_link_that_limits_a_flow_is_full_and_shared_by_none_faster(seed: int) -> None:
+    """It is on the way of the flow's slowest QP; a flow that gets all is told its fullest link."""
+    plan = drawn(seed)
+    # Phases of a job share no time, so each flow is made to send all the time.
+    flows = replace(plan.flows, phase=np.full(len(plan.flows), ANY_PHASE))
+    plan = replace(plan, flows=flows)
+    capacity, paths = plan.fabric.structure.capacity, plan.paths
+    rates = path_rates(capacity, flows, paths)
+    of_qp = rates / paths.qp_count
+    owner = paths.owner()
+    load = np.bincount(paths.arcs, rates[owner], len(capacity))
+    found = fares_of(plan)
+    for flow in range(len(flows)):
+        arc, mine = found.limit_of(flow), np.flatnonzero(paths.flow == flow)
+        if not len(mine) or found.share[flow] >= 1:
+            assert arc == found.fullest[flow]
+            continue
+        slowest = of_qp[mine].min()
+        assert load[arc] == pytest.approx(capacity[arc])
+        over = owner[paths.arcs == arc]
+        assert slowest == pytest.approx(of_qp[over].max())
+        assert slowest == pytest.approx(of_qp[np.intersect1d(over, mine)].min())

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from heddle_controller.model.arrays import NONE, Floats, Ints
-from heddle_controller.model.flows import ANY_PHASE, Flows
+from heddle_controller.model.arrays import Floats, Ints
+from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import Paths, Plan, utilization
 from heddle_controller.place.ask import EQUAL, Score
-from heddle_controller.solve.fairness.filling import Filling
+from heddle_controller.solve.fairness.rates import planned_rates
 
 
 def scores(plan: Plan) -> dict[str, Score]:
@@ -22,7 +22,9 @@ def scores(plan: Plan) -> dict[str, Score]:
     for one second at the rate that it asks for.
     """
     used = utilization(plan.fabric, plan.loads)
-    return _scores(plan.flows, plan.paths, used, _rates(plan, used))
+    return _scores(
+        plan.flows, plan.paths, used, planned_rates(plan, used, plan.fabric.structure.capacity)
+    )
 
 
 def scores_beside(plan: Plan, known: Plan, was: Mapping[str, Score]) -> Mapping[str, Score]:
@@ -106,26 +108,6 @@ def gain_of_jobs(plan: Plan, other: Plan) -> float:
     lasting = np.isfinite(seconds).any(axis=1) & (seconds > 0).all(axis=1)
     gains = np.log(seconds[lasting, 0]) - np.log(seconds[lasting, 1])
     return -np.inf if np.isneginf(gains).any() else float(gains.sum())
-
-
-def _rates(plan: Plan, used: Floats) -> Floats:
-    """Return the Gbit/s of each path: max-min fair across overloaded arcs, else all it asks for."""
-    flows, paths = plan.flows, plan.paths
-    rates = paths.gbps(flows)
-    over = used > 1 + EQUAL
-    rows = np.flatnonzero(paths.crosses(over))
-    if not len(rows):
-        return rates
-    some = paths.take(rows)
-    full = over[some.arcs]
-    way = some.arcs[full], np.bincount(some.owner()[full], minlength=len(rows))
-    phase = flows.phase[some.flow]
-    job = np.where(phase == ANY_PHASE, NONE, flows.job[some.flow])
-    unit = flows.gbps[some.flow] / flows.qps[some.flow]
-    filling = Filling(way, unit, job, phase, plan.fabric.structure.capacity)
-    count = some.qp_count.astype(np.float64)
-    rates[rows] = filling.rates(count[None, :])[0] * count
-    return rates
 
 
 def _greatest(owner: Ints, values: Floats, count: int, least: float = 0.0) -> Floats:

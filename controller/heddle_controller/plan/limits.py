@@ -1,7 +1,9 @@
 """What limits the flows of a plan: the fullest link of each flow, who shares it, and which rails.
 
-A flow gets what it asks for, divided by the utilisation of the fullest link on its paths if that
-link is overloaded. A flow without a path gets nothing.
+Rates are max-min fair among QPs: a link is shared equally by the QPs over it, but none gets more
+than it asks for or than another link leaves it. The link that *limits* a QP is full, and no other
+QP over it is faster (Bertsekas and Gallager, Data Networks, 6.5). A flow without a path gets
+nothing.
 
 Flows may also be *exposed*: PFC may hold them up although every link of theirs has room. In a
 lossless fabric, a switch with too much traffic for an overloaded link pauses the links by which
@@ -19,6 +21,11 @@ from heddle_controller.model.arrays import NONE, Bools, Floats, Ints, distinct
 from heddle_controller.model.fabric import NodeKind, Structure
 from heddle_controller.model.plan import Plan, phased_loads, utilization
 from heddle_controller.model.victims import exposed_paths
+from heddle_controller.solve.fairness.rates import planned_rates
+
+_TOLERANCE = 1e-9
+_NEARLY = 1e-6
+"""Relative tolerance of rates that many steps have added up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +166,27 @@ class Fares:
     """Fullest arc on the paths of each flow, shape (flows,); ``NONE`` for a flow without a path."""
     share: Floats
     """Part of its demand that each flow gets, 0 to 1, shape (flows,)."""
+    qp_gbps: Floats
+    """Rate of a QP of each path, shape (paths,)."""
+    full: Floats
+    """Gbit/s over capacity of each overloaded arc at these rates, 0 for others, shape (arcs,)."""
+    fastest: Floats
+    """Rate of the fastest QP over each overloaded arc, 0 for others, shape (arcs,)."""
+
+    def limit_of(self, row: int) -> int:
+        """Return the arc that limits a flow: that of its slowest QP, else the fullest on its paths.
+
+        ``NONE`` stands for a flow without a path.
+        """
+        if self.fullest[row] == NONE or self.share[row] >= 1.0:
+            return int(self.fullest[row])
+        paths = self.plan.paths
+        first, last = np.searchsorted(paths.flow, [row, row + 1]).tolist()
+        slowest = first + int(np.argmin(self.qp_gbps[first:last]))
+        arcs = paths.of(slowest)
+        full = self.full[arcs] >= 1 - _NEARLY
+        rank = np.round(self.qp_gbps[slowest] / np.where(full, self.fastest[arcs], np.inf), 6)
+        return int(arcs[np.lexsort((-self.utilization[arcs], -rank))[0]])
 
     def slowest_of_jobs(self) -> dict[str, int]:
         """Return the row of the slowest flow of each job, by job name.
@@ -198,12 +226,23 @@ def fares_of(plan: Plan, offered: Floats | None = None) -> Fares:
         plan: The plan.
         offered: Part of its speed that each arc can offer, above 0, shape (arcs,). None means all.
     """
-    used = utilization(plan.fabric, plan.loads)
+    capacity = plan.fabric.structure.capacity
     if offered is not None:
-        used = used / offered
-    fullest = fullest_arcs(plan, used)
-    worst = np.where(fullest == NONE, np.inf, used[fullest])
-    return Fares(plan, used, fullest, 1.0 / np.maximum(worst, 1.0))
+        capacity = capacity * offered
+    used = plan.loads / capacity
+    flows, paths = plan.flows, plan.paths
+    gbps = planned_rates(plan, used, capacity)
+    got = np.bincount(paths.flow, gbps, len(flows)) / flows.gbps
+    share = np.where(got >= 1 - _TOLERANCE, 1.0, got)
+    qp_gbps = gbps / paths.qp_count
+    owner = paths.owner()
+    uses = np.flatnonzero((used > 1 + _TOLERANCE)[paths.arcs])
+    arcs, path = paths.arcs[uses], owner[uses]
+    flow = paths.flow[path]
+    full = phased_loads(len(used), arcs, gbps[path], flows.job[flow], flows.phase[flow]) / capacity
+    fastest = np.zeros(len(used))
+    np.maximum.at(fastest, arcs, qp_gbps[path])
+    return Fares(plan, used, fullest_arcs(plan, used), share, qp_gbps, full, fastest)
 
 
 def fullest_arcs(plan: Plan, used: Floats) -> Ints:
@@ -226,9 +265,6 @@ def fullest_arcs(plan: Plan, used: Floats) -> Ints:
     first = hits[np.flatnonzero(np.diff(flow[hits], prepend=NONE))]
     fullest[flow[first]] = paths.arcs[first]
     return fullest
-
-
-_TOLERANCE = 1e-9
 
 
 def exposed_flows(plan: Plan) -> Ints:

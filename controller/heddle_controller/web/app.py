@@ -317,7 +317,7 @@ class Pages:
     async def _planned(self, fabric: str) -> tuple[Any, PlanView]:
         """Return the fabric and the view of its newest plan; raises ``Refusal`` without a plan."""
         record = await self._api.store.get_fabric(fabric)
-        plan = self.feed.view(fabric).plan(await self._api.store.committed(fabric))
+        plan = await self.feed.view(fabric).plan(await self._api.store.committed(fabric))
         if plan is None:
             message = f"fabrics/{fabric} has no plan yet: submit a job"
             raise errors.not_found("NO_PLAN", message)
@@ -331,7 +331,7 @@ class Pages:
         if row == NONE or record.fabric.structure.nodes.kind[row] == NodeKind.NIC:
             raise NotFound(f"switch {switch[:80]!r} of fabrics/{fabric}")
         committed = await self._api.store.committed(fabric)
-        plan = self.feed.view(fabric).plan(committed)
+        plan = await self.feed.view(fabric).plan(committed)
         if plan is not None and not same_structure(plan.plan.fabric, record.fabric):
             plan = None
         session = self._api.gateway.sessions(fabric).get(switch)
@@ -373,11 +373,11 @@ class Pages:
         return _message(answer)
 
     async def _job(self, request: Request) -> Response:
-        """Return a job, and its slowest flows, each with its fullest link."""
+        """Return a job, and its slowest flows, each with the link that limits it."""
         fabric, job = _fabric(request), _asked(request, "id")
         asked = placement_pb2.GetJobRequest(name=names.job_name(fabric, job))
         told = _dict(await self._api.placement.GetJob(asked, _NO_CONTEXT))
-        plan = self.feed.view(fabric).plan(await self._api.store.committed(fabric))
+        plan = await self.feed.view(fabric).plan(await self._api.store.committed(fabric))
         flows = await asyncio.to_thread(_job_flows, plan, job) if plan else []
         return _json({"job": told, "slowest": flows})
 
@@ -598,7 +598,7 @@ def _state(fabric: Fabric, link: int, down: frozenset[int]) -> str:
 
 
 def _used(plan: PlanView | None, arc: int) -> float | None:
-    return float(plan.utilization[arc]) if plan is not None else None
+    return float(plan.fares.utilization[arc]) if plan is not None else None
 
 
 def _switch_json(
@@ -649,14 +649,14 @@ def _link_json(
 def _direction(plan: PlanView, arc: int) -> dict[str, Any]:
     """Return the load of an arc by plan, with the jobs and the slowest flows over it."""
     paths = plan.plan.paths
-    uses = np.zeros(len(plan.utilization), dtype=np.bool_)
+    uses = np.zeros(len(plan.fares.utilization), dtype=np.bool_)
     uses[arc] = True
     over = distinct(paths.flow[paths.crosses(uses)])
     flows = plan.plan.flows
     jobs = distinct(flows.job[over])
     return {
         "load": float(plan.plan.loads[arc]),
-        "utilization": float(plan.utilization[arc]),
+        "utilization": float(plan.fares.utilization[arc]),
         "flow_count": len(over),
         "jobs": [flows.job_names[job] for job in jobs.tolist()],
         "flows": [flow_json(plan, flow) for flow in plan.slowest_of(over, SLOWEST_TOLD).tolist()],

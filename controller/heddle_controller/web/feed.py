@@ -82,6 +82,8 @@ class FabricView:
         """When the overview was last made, by the monotonic clock."""
         self._links: tuple[FabricRecord, SwitchLinks] | None = None
         self._plan: PlanView | None = None
+        self._viewing = asyncio.Lock()
+        """Held while a view of a plan is made."""
         self._rests_until = 0.0
         """When the next view of a plan may be made for an overview, by the monotonic clock."""
         self.looking = asyncio.Lock()
@@ -95,24 +97,25 @@ class FabricView:
             self._links = known
         return known[1]
 
-    def plan(self, committed: Committed | None) -> PlanView | None:
+    async def plan(self, committed: Committed | None) -> PlanView | None:
         """Return the view of a plan, made once per plan; None without a plan."""
         if committed is None:
             return None
-        if self._plan is None or not self._plan.is_of(committed):
-            began = time.monotonic()
-            self._plan = PlanView.of(committed)
-            ended = time.monotonic()
-            self._rests_until = ended + min(PLAN_REST * (ended - began), LONGEST_KEPT)
-        return self._plan
+        async with self._viewing:
+            if self._plan is None or not self._plan.is_of(committed):
+                began = time.monotonic()
+                self._plan = await asyncio.to_thread(PlanView.of, committed)
+                ended = time.monotonic()
+                self._rests_until = ended + min(PLAN_REST * (ended - began), LONGEST_KEPT)
+            return self._plan
 
-    def recent_plan(self, committed: Committed, fabric: Fabric) -> PlanView | None:
+    async def recent_plan(self, committed: Committed, fabric: Fabric) -> PlanView | None:
         """Return the view of a plan, or of one some seconds older if plans follow each other fast.
 
         It is None if that plan is for another structure than the fabric's.
         """
         if self._plan is None or time.monotonic() >= self._rests_until:
-            self.plan(committed)
+            await self.plan(committed)
         return self._plan if self._plan and same_structure(self._plan.plan.fabric, fabric) else None
 
     def agents(self, api: Api, record: FabricRecord) -> AgentsHere:
@@ -279,7 +282,7 @@ class ViewFeed:
         view.log.compare(view.before, after, time.time())
         view.before = after
         if tell:
-            view.standing = self._standing(view, committed, jobs, seen, agents.missing)
+            view.standing = await self._standing(view, committed, jobs, seen, agents.missing)
             view.tell(self.start, await self._told(view, view.standing))
 
     async def _look_back(self, view: FabricView) -> None:
@@ -294,7 +297,7 @@ class ViewFeed:
             if view.audience:
                 view.tell(self.start, await self._told(view, view.standing))
 
-    def _standing(
+    async def _standing(
         self,
         view: FabricView,
         committed: Committed | None,
@@ -305,6 +308,7 @@ class ViewFeed:
         assert view.before is not None
         record = view.before.record
         fabric = record.name
+        plan = await view.recent_plan(committed, record.fabric) if committed else None
         return StandingPlan(
             record=record,
             seen=seen,
@@ -313,7 +317,7 @@ class ViewFeed:
             missing=missing,
             aside=frozenset(self.api.gateway.held_aside(fabric)),
             plan=committed_to_pb(fabric, committed) if committed else None,
-            view=view.recent_plan(committed, record.fabric) if committed else None,
+            view=plan,
             leader=self._leader,
             leads=bool(self.api.gateway.guard.leading),
             stale_seconds=self._stale(),

@@ -1360,8 +1360,9 @@ Global___JobOutcome: _TypeAlias = JobOutcome  # noqa: Y015
 
 @_typing.final
 class SlowestFlow(_message.Message):
-    """The flow of a job that gets the smallest share of its demand, if flows share their fullest links
-    in proportion to their demands.
+    """The flow of a job that gets the smallest share of its demand, at rates that are max-min fair among
+    QPs: a link is shared equally by the QPs over it, but none gets more than it asks for or than
+    another link leaves it.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -1381,7 +1382,9 @@ class SlowestFlow(_message.Message):
     """Number of flows of the job without a path."""
     @_builtins.property
     def link(self) -> _common_pb2.LinkRef:
-        """The fullest link on its paths, in the direction of travel; unset if it has no path."""
+        """The link that limits it, in the direction of travel: the one of its slowest QP, or the fullest
+        on its paths if it gets all it asks for. Unset if it has no path.
+        """
 
     def __init__(
         self,

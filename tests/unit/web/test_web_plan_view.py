@@ -43,16 +43,15 @@ def test_the_fullest_link_of_each_flow(seed: int) -> None:
         arcs = [arc for path in np.flatnonzero(plan.paths.flow == flow).tolist()
                 for arc in plan.paths.of(path).tolist()]  # fmt: skip
         if not arcs:
-            assert view.fullest[flow] == NONE, seed
+            assert view.fares.fullest[flow] == NONE, seed
             continue
-        assert view.fullest[flow] in arcs, seed
-        assert used[view.fullest[flow]] == max(used[arc] for arc in arcs), seed
-    routed = np.flatnonzero(view.fullest != NONE)
-    slowest = view.slowest_of(routed, 3)
-    told = used[view.fullest[slowest]].tolist()
-    assert told == sorted(used[view.fullest[routed]].tolist(), reverse=True)[:3], seed
+        assert view.fares.fullest[flow] in arcs, seed
+        assert used[view.fares.fullest[flow]] == max(used[arc] for arc in arcs), seed
+    routed = np.flatnonzero(view.fares.fullest != NONE)
+    told = view.fares.share[view.slowest_of(routed, 3)].tolist()
+    assert told == sorted(view.fares.share[routed].tolist())[:3], seed
     assert view.slowest in routed, seed
-    assert used[view.fullest[view.slowest]] == told[0], seed
+    assert view.fares.share[view.slowest] == told[0], seed
     for tier, arc in enumerate(view.worst):
         of_tier = used[plan.fabric.structure.tier_of_arc == tier]
         assert (used[arc] if arc != NONE else 0.0) == of_tier.max(), seed

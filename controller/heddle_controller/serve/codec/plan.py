@@ -149,12 +149,8 @@ def explanation_to_pb(plan: Plan, ports: Ints, explanation: Explanation) -> pb.E
 
 def slowest_to_pb(fares: Fares, row: int, unrouted: int) -> pb.SlowestFlow:
     """Return the slowest flow of a job; ``unrouted`` is how many of its flows have no path."""
-    arc, told = (
-        int(fares.fullest[row]),
-        pb.SlowestFlow(
-            flow=fares.plan.flows.ids[row], share=float(fares.share[row]), unrouted_count=unrouted
-        ),
-    )
+    arc, flow = fares.limit_of(row), fares.plan.flows.ids[row]
+    told = pb.SlowestFlow(flow=flow, share=float(fares.share[row]), unrouted_count=unrouted)
     if arc != NONE:
         told.link.CopyFrom(directed(fares.plan, arc))
         told.utilization = float(fares.utilization[arc])

@@ -113,7 +113,7 @@ class _At:
     fares: Fares
     flow: int
     arc: int
-    """The fullest arc on its paths; ``NONE`` if it has no path."""
+    """The arc that limits it; ``NONE`` if it has no path."""
     switches: tuple[str, ...]
     """The switches on its paths."""
 
@@ -126,7 +126,7 @@ class _At:
         np.maximum.at(loses, plan.paths.flow[plan.paths.owner()], lost[plan.paths.arcs])
         fullness = np.where(fares.fullest == NONE, np.inf, fares.utilization[fares.fullest])
         flow = int(rows[np.lexsort((-fullness[rows], -loses[rows], fares.share[rows]))[0]])
-        arc = int(fares.fullest[flow])
+        arc = fares.limit_of(flow)
         return cls(plan, fares, flow, arc, tuple(switches_of(plan, flow)) if arc != NONE else ())
 
     @property

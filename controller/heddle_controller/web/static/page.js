@@ -149,7 +149,7 @@ function overviewView(fabric) {
         told.tiers.map((tier) => [tier.tier, percent(tier.worst), percent(tier.bound), linkTo(fabric, tier.link)]), "no plan yet."),
       h("h2", {}, "Slowest flow"),
       told.slowest
-        ? h("p", {id: "slowest"}, flowTo(fabric, told.slowest.flow), " of ", jobTo(fabric, told.slowest.job), ` gets ${percent(told.slowest.share)} of its ${gbps(told.slowest.gbps)}: its fullest link is `, linkTo(fabric, told.slowest.link), ` (${percent(told.slowest.utilization)}).`, plan && told.slowest.generation !== plan.generation ? ` Of plan ${told.slowest.generation}: newer ones follow each other.` : "")
+        ? h("p", {id: "slowest"}, flowTo(fabric, told.slowest.flow), " of ", jobTo(fabric, told.slowest.job), ` gets ${percent(told.slowest.share)} of its ${gbps(told.slowest.gbps)}: ${told.slowest.share < 1 ? "the link that limits it" : "its fullest link"} is `, linkTo(fabric, told.slowest.link), ` (${percent(told.slowest.utilization)}).`, plan && told.slowest.generation !== plan.generation ? ` Of plan ${told.slowest.generation}: newer ones follow each other.` : "")
         : h("p", {class: "note"}, "No flow has a path yet."),
       h("h2", {}, "Jobs"),
       facts(Object.entries(jobs.count).map(([state, count]) => [state.toLowerCase(), to(at(fabric, "jobs"), `${count}`)])),
@@ -354,7 +354,7 @@ function switchView(fabric, values) {
 function flowRows(fabric, flows) {
   return flows.map((one) => [flowTo(fabric, one.flow), jobTo(fabric, one.job), gbps(one.gbps), one.unrouted ? "no path" : percent(one.share), one.unrouted || linkTo(fabric, one.link), percent(one.utilization)]);
 }
-const FLOW_HEADS = ["Flow", "Job", "#Wants", "#Gets at least", "Fullest link of its path", "#Full"];
+const FLOW_HEADS = ["Flow", "Job", "#Wants", "#Gets", "Limiting link", "#Full"];
 
 function linkView(fabric, values) {
   const given = {source: values.get("source") || "", target: values.get("target") || "", key: values.get("key") || ""};

@@ -91,6 +91,8 @@ class Rates:
         self._rate, self._target = line.copy(), line.copy()
         self._part, self._rounds = np.ones(len(line)), np.zeros(len(line))
         self._cut_at, self._raised_at = np.full(len(line), -1.0), np.zeros(len(line))
+        self._came = np.zeros(len(line))
+        """Bytes acknowledged since the last cut or raise; a slow QP sends few in a step."""
 
     def most(self, flying: Floats, seconds: float) -> Floats:  # noqa: ARG002 - a Senders
         """Implement ``Senders.most``."""
@@ -99,8 +101,9 @@ class Rates:
 
     def acknowledged(self, now: float, came: Floats, marked: Floats) -> None:
         """Implement ``Senders.acknowledged``."""
+        self._came += came
         cut = (marked > SOME) & (now >= self._cut_at + self.CUT_SECONDS)
-        due = (came > SOME) & (now >= self._raised_at + self.RAISE_SECONDS)
+        due = (self._came > SOME) & (now >= self._raised_at + self.RAISE_SECONDS)
         self._cut(cut, now)
         self._raise(due & ~cut, now)
 
@@ -111,7 +114,7 @@ class Rates:
         self._part[rows], self._target[rows] = part, rate
         self._rate[rows] = np.maximum(rate * (1 - part / 2), self._line[rows] * self.LEAST)
         self._cut_at[rows] = self._raised_at[rows] = now
-        self._rounds[rows] = 0
+        self._rounds[rows] = self._came[rows] = 0
 
     def _raise(self, rows: Bools, now: float) -> None:
         self._part[rows] *= 1 - self.GAIN
@@ -121,4 +124,4 @@ class Rates:
             self._target[far] + self._line[far] * self.STEP, self._line[far]
         )
         self._rate[rows] = (self._rate[rows] + self._target[rows]) / 2
-        self._raised_at[rows] = now
+        self._raised_at[rows], self._came[rows] = now, 0

@@ -129,6 +129,20 @@ def _files(folder: Path) -> list[str]:
     return ["--fabric", str(folder / "fabric.json"), "--flows", str(folder / "flows.csv")]
 
 
+def test_a_rate_rises_again_on_a_slow_link() -> None:
+    """Sixteen NICs of 1 Gbit/s that a core of 400 Gbit/s brings together end in time.
+
+    A QP that was cut to its least sends less than a byte in each step of the fast link.
+    """
+    count, speed, size = 16, 1.0, 1e6
+    ways = [[sender, count, count + 1] for sender in range(count)]
+    capacity = np.full(count + 2, speed)
+    capacity[count] = SPEED
+    messages = replace(_messages(ways), size=np.full(count, size))
+    ends = QueueSimulation(capacity, messages, WIRE, "rate").run()
+    assert ends.max() == pytest.approx(count * size * 8e-9 / speed, rel=PROMISED["rate"])
+
+
 def test_compare_plays_queues(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Hashing takes longer with queues, by a different time for each control. Spray does not."""
     words = [*_files(tmp_path), "--strategies", "ecmp,spray", "--size", "4MB", "--json"]

@@ -243,7 +243,7 @@ async def test_figures_tell_of_it(server: RedisServer) -> None:
     with suppress(Unavailable):
         await store.submit_job("f1", job())
     await usable(store)
-    assert figures["heddle_store_losses"]() == 1
-    assert figures["heddle_store_older_returns"]() == 1
+    assert figures["heddle_store_losses_total"]() == 1
+    assert figures["heddle_store_older_returns_total"]() == 1
     assert await store.list_fabrics() == []
     await store.close()

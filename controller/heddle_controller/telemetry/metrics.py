@@ -14,7 +14,8 @@ from __future__ import annotations
 import asyncio
 import collections
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import structlog
@@ -28,6 +29,8 @@ from prometheus_client import (
     disable_created_metrics,
     make_wsgi_app,
 )
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.registry import Collector
 
 from heddle.scrape import ScrapeServer
 from heddle_controller.model.plan import Certificate
@@ -95,8 +98,11 @@ class Telemetry:
         gauge.set_function(lambda: float(len(asyncio.all_tasks(loop))))
 
     def watch(self, name: str, about: str, read: Callable[[], float]) -> None:
-        """Add a gauge whose value is read at each scrape."""
-        Gauge(name, about, registry=self.registry).set_function(read)
+        """Add a metric whose value is read at each scrape: a counter if named ``_total``."""
+        if name.endswith("_total"):
+            self.registry.register(_ReadCounter(name, about, read))
+        else:
+            Gauge(name, about, registry=self.registry).set_function(read)
 
     def _register(self, metric: Metric) -> None:
         """Register a metric: ``_total`` is a counter, ``_seconds`` a histogram, else a gauge."""
@@ -157,6 +163,18 @@ class Telemetry:
         """Count packets and bytes that matched entries."""
         self._agents.packets.labels(fabric).inc(packets)
         self._agents.bytes.labels(fabric).inc(size)
+
+
+@dataclass(frozen=True)
+class _ReadCounter(Collector):
+    """A counter that another part of the program keeps."""
+
+    name: str
+    about: str
+    read: Callable[[], float]
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        yield CounterMetricFamily(self.name, self.about, self.read())
 
 
 class FabricGauges:

@@ -89,6 +89,18 @@ def test_leadership_and_the_store_are_read_when_somebody_asks(telemetry: Telemet
     assert sample(telemetry, "heddle_store_stale_seconds") == 12.5
 
 
+def test_what_only_rises_elsewhere_is_a_counter(telemetry: Telemetry) -> None:
+    """A watched metric named ``_total`` is scraped as a counter, with its value at that moment."""
+    seen = [0]
+    telemetry.watch("heddle_seen_total", "Times seen", lambda: seen[0])
+    telemetry.watch("heddle_seen_now", "Seen now", lambda: seen[0])
+    seen[0] = 3
+    found = {one.name: one for one in telemetry.registry.collect()}
+    assert found["heddle_seen"].type == "counter"
+    assert found["heddle_seen_now"].type == "gauge"
+    assert telemetry.registry.get_sample_value("heddle_seen_total") == 3
+
+
 def test_calls_under_way_and_ended_are_told_apart(telemetry: Telemetry) -> None:
     """The gauge falls when the counter grows."""
     labels = {"service": "S", "method": "M"}

@@ -111,9 +111,13 @@ class RedisStore(Store):
         """Metrics of the server: name, help text, and a function that reads the value."""
         recovery = self._redis.recovery
         return (
-            ("heddle_store_losses", "Times that the store was lost", lambda: self.link.losses),
             (
-                "heddle_store_older_returns",
+                "heddle_store_losses_total",
+                "Times that the store was lost",
+                lambda: self.link.losses,
+            ),
+            (
+                "heddle_store_older_returns_total",
                 "Times that the store came back without writes that it had acknowledged",
                 lambda: recovery.returns,
             ),

@@ -12,7 +12,7 @@ import ast
 import inspect
 import os
 import socket
-from itertools import pairwise
+from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
@@ -32,6 +32,9 @@ DEFAULT_STORE = f"{SQLITE}heddle.sqlite3"
 
 def _default_controller_id() -> str:
     return f"{socket.gethostname()}-{os.getpid()}"
+
+
+_EVERYWHERE = {"0.0.0.0", "::"}  # noqa: S104 - to be compared with
 
 
 class Settings(BaseSettings):
@@ -206,6 +209,19 @@ class Settings(BaseSettings):
         if self.token_listen is not None and None in (self.tls_cert, self.tokens):
             msg = "token_listen needs tokens, and tls_cert and tls_key to hide them: give them too"
             raise ValueError(msg)
+        return self
+
+    @model_validator(mode="after")
+    def _ports_differ(self) -> Self:
+        listens = ("listen", self.listen), ("token_listen", self.token_listen)
+        asked = [(name, *split_address(value)) for name, value in listens if value is not None]
+        asked.append(("metrics_port", self.metrics_host, self.metrics_port))
+        if self.web_port is not None:
+            asked.append(("web_port", self.web_host, self.web_port))
+        for (one, host, port), (other, where, same) in combinations(asked, 2):
+            if port == same != 0 and (host == where or {host, where} & _EVERYWHERE):
+                msg = f"{one} and {other} are both port {port}: give each a port of its own"
+                raise ValueError(msg)
         return self
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
 from collections.abc import Coroutine
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +14,7 @@ from lightkube.core.exceptions import ConfigError
 
 from heddle.client import Credentials, CredentialsError
 from heddle.client.calls import split_addresses
+from heddle.endings import endings
 from heddle.text import clean, split_address
 from heddle_kubernetes.admission import Limits
 from heddle_kubernetes.app import Settings, clear, serve
@@ -148,7 +148,7 @@ def clear_command() -> None:
 
 
 def _run(work: Coroutine[Any, Any, None]) -> None:
-    """Run until the work is done, or until SIGTERM or SIGINT."""
+    """Run until the work is done, or until one of the ``endings``."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     for name in ("httpx2", "httpx", "httpcore2"):
         logging.getLogger(name).setLevel(logging.WARNING)
@@ -160,7 +160,7 @@ def _run(work: Coroutine[Any, Any, None]) -> None:
 
 async def _stoppable(work: Coroutine[Any, Any, None]) -> None:
     task = asyncio.ensure_future(work)
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in endings():
         asyncio.get_running_loop().add_signal_handler(number, task.cancel)
     with suppress(asyncio.CancelledError):
         await task

@@ -25,6 +25,12 @@ def test_defaults_serve_this_host_alone() -> None:
     assert not settings.insecure
 
 
+def test_ports_may_be_equal_on_different_addresses() -> None:
+    """Port 0 asks the system for a free one, and two addresses share no port."""
+    load_settings(listen="127.0.0.1:0", metrics_port=0, web_port=0)
+    load_settings(listen="10.0.0.1:7401")
+
+
 def test_an_option_beats_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """The environment overrides the default, and None means that an option is not given."""
     monkeypatch.setenv("HEDDLE_LISTEN", "10.0.0.1:1")
@@ -49,6 +55,9 @@ def test_an_option_beats_the_environment(monkeypatch: pytest.MonkeyPatch) -> Non
         ("HEDDLE_LOG_LEVEL", "loud", "'debug', 'info'"),
         ("HEDDLE_TLS_CERT", "cert.pem", "belong together"),
         ("HEDDLE_TLS_CLIENT_CA", "ca.pem", "needs tls_cert"),
+        ("HEDDLE_METRICS_PORT", "7400", "listen and metrics_port are both port 7400: give each"),
+        ("HEDDLE_LISTEN", "0.0.0.0:7401", "listen and metrics_port are both port 7401"),
+        ("HEDDLE_WEB_PORT", "7401", "metrics_port and web_port are both port 7401"),
     ],
 )
 def test_a_setting_that_makes_no_sense_is_named(

@@ -23,7 +23,7 @@ from tests.support.kube_world import (
     kube_world,
     workload,
 )
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -277,6 +277,17 @@ def test_our_program_may_be_killed_at_any_moment(world: World) -> None:
     assert before is not None
     assert after is not None
     assert before.etag == after.etag
+
+
+@pytest.mark.usefixtures("hangups")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_our_program_ends_in_order(world: World, number: signal.Signals) -> None:
+    """A signal to end, also that of a terminal that goes, ends the program with status 0."""
+    process = world.launch("--no-tiers")
+    key = world.submit(workload("planned", pair(0)))
+    assert world.ready(key).startswith("planned: ")
+    process.send_signal(number)
+    assert process.wait(PATIENCE) == 0
 
 
 def test_watches_that_break_lose_nothing(world: World) -> None:

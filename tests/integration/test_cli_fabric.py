@@ -55,6 +55,20 @@ def test_a_fabric_is_converted_without_a_server(tmp_path: Path) -> None:
     assert json.loads(shown.out) == json.loads(gzip.decompress(out.read_bytes()))
 
 
+def test_a_name_that_cannot_be_used_is_told_with_its_source(tmp_path: Path) -> None:
+    """The error says whether the option, the chosen fabric or the file has the bad name."""
+    file = tmp_path / "fabric.json"
+    save_fabric_file(clos(leaves=2, spines=2, nics_per_leaf=2, name="two words"), file)
+    for words, text in (
+        ((), f"{file}: name (give another by --name): 'two words' is not a valid id"),
+        (("--name", "a b"), "--name: 'a b' is not a valid id"),
+        (("--fabric", "b c"), "--fabric: 'b c' is not a valid id"),
+    ):
+        done = heddle("fabric", "import", file, *words)
+        assert done.code == 2, words
+        assert text in done.err, done.err
+
+
 async def test_links_and_switches_are_set(tmp_path: Path) -> None:
     """States of links and switches are set; a parallel link is named by its key.
 

@@ -32,7 +32,8 @@ Given = TypeVar("Given")
 Changed = TypeVar("Changed")
 
 _CURES = {
-    grpc.StatusCode.UNAVAILABLE: "is a controller running there, and can this host reach it?",
+    grpc.StatusCode.UNAVAILABLE: "is a controller running there, and can this host reach it? "
+    "If it uses TLS, give --tls-ca, --tls-cert and --tls-key",
     grpc.StatusCode.UNIMPLEMENTED: "what listens there is not a Heddle controller, or too old",
     grpc.StatusCode.UNAUTHENTICATED: "give a certificate: --tls-ca, --tls-cert, --tls-key",
     grpc.StatusCode.PERMISSION_DENIED: "the certificate is not this host's: renew it",

@@ -45,7 +45,7 @@ def drain(client: Terms, what: str, seconds: float | None, *, force: bool, dry_r
     stay on it, or if the overlay is withdrawn.
     """
     if seconds is not None and not 0 < seconds <= _LONGEST:
-        raise Failure(f"--seconds {seconds:g}: give a number above 0 and at most {_LONGEST:g}")
+        raise Failure(f"--seconds {seconds:g}: give a number above 0 and at most {_LONGEST:.0f}")
     target, withdrawn = DrainTarget(what), withdrawal_of(client)
     if withdrawn and not client.json:
         echo(f"{withdrawn}; the prediction holds when that has ended")

@@ -126,7 +126,9 @@ def import_fabric(
     if out is not None:
         save(loaded, out)
         return
-    wanted = names.check_id(name or client.named_fabric or loaded.name, "--name")
+    given = name or client.named_fabric
+    source = "--name" if name else "--fabric" if given else f"{file}: name (give another by --name)"
+    wanted = names.check_id(given or loaded.name, source)
     request = pb.PutFabricRequest(fabric=codec.fabric_to_pb(wanted, loaded))
     echo_fabric(client, client.api.fabrics.PutFabric(request))
 

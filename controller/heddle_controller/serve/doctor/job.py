@@ -337,7 +337,10 @@ def _rates(case: JobCase, at: _At, rows: Ints) -> Iterator[pb.Finding]:
     known = [row for row in rows.tolist() if flows.ids[row] in case.measured]
     if not known:
         text = f"No rate was measured: {at.id} is expected to get {at.gbps * at.share:.4g} Gbit/s."
-        cure = "Have agents count: heddle-controller serve --counter-interval-seconds 10"
+        cure = (
+            "Wait until agents have counted once more; they never do if the controller runs with "
+            "--counter-interval-seconds 0"
+        )
         yield found(pb.SEVERITY_INFO, "rate", text, cure)
         return
     rates = {row: case.measured[flows.ids[row]].gbps for row in known}

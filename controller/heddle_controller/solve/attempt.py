@@ -56,7 +56,7 @@ _PATIENCE = 1000
 """Steps of guided search in a row without gain after which it ends."""
 _EACH = 4
 """The same limit for each chunk of a plan; small plans end at this one."""
-GUIDED_STEPS = 12_000
+GUIDED_STEPS = 36_000
 """Most steps of guided search for one plan."""
 _AS_IT_IS = 0.9
 """Part of a tier's distance to its bound. A target that leaves this much or more is not tried."""
@@ -471,7 +471,7 @@ def to_bounds(problem: PlanningProblem, assignment: Assignment) -> Assignment:
     if is_met(problem, assignment):
         return assignment
     # Half of the steps: if bounds are not reached, ``nearer`` uses the other half.
-    tried, _ = _guided(problem, assignment, problem.target().bounds, 0.0, problem.steps // 2)
+    tried, _ = _guided(problem, assignment, problem.target().bounds, problem.steps // 2)
     return better(problem, assignment, tried)
 
 
@@ -485,8 +485,11 @@ def nearer(
 ) -> Assignment:
     """Return the assignment with tiers as near to their bounds as guided search brings them.
 
-    The first aim is halfway to the bound. After each failure the next aim is farther from the
-    bound, and after each success it is nearer.
+    All tiers are brought nearer together, and then one after the other, the one that is farthest
+    from its bound first, while the others stay at most as full as they are. A tier whose bound no
+    plan can reach, because QPs are too large for its links, thus does not hold up the others. The
+    first aim is halfway to the bound. After each failure the next aim is farther from the bound,
+    and after each success it is nearer.
 
     Args:
         problem: Its remaining steps limit the search.
@@ -494,27 +497,48 @@ def nearer(
         bounds: Utilisation of each tier, shape (tiers,).
         choose: Chooses between the assignment and what was found.
     """
-    share = 0.5
-    while share < _AS_IT_IS and problem.steps > 0 and not problem.deadline.passed():
-        if (tier_worst(problem.network, assignment) <= bounds + CLOSE).all():
+    over = tier_worst(problem.network, assignment) - bounds
+    tiers = np.argsort(-over, kind="stable")[: np.count_nonzero(over > CLOSE)]
+    groups = [tiers, *tiers[:, None]] if len(tiers) > 1 else [tiers]
+    for number, group in enumerate(groups):
+        kept = problem.steps - problem.steps // (len(groups) - number)
+        assignment = _nearer(problem, assignment, (bounds, group), choose, kept)
+    return assignment
+
+
+def _nearer(
+    problem: PlanningProblem,
+    assignment: Assignment,
+    where: tuple[Floats, Ints],
+    choose: Preference,
+    kept: int,
+) -> Assignment:
+    """Bring some tiers nearer to their bounds, until only ``kept`` steps are left.
+
+    ``where`` are the bounds of all tiers, and which tiers count.
+    """
+    (bounds, tiers), share = where, 0.5
+    while share < _AS_IT_IS and problem.steps > kept and not problem.deadline.passed():
+        reached = np.maximum(tier_worst(problem.network, assignment), bounds)
+        above = (reached - bounds)[tiers]
+        if (above <= CLOSE).all():
             break
-        tried, done = _guided(problem, assignment, bounds, share, problem.steps)
+        reached[tiers] -= (1 - share) * above
+        tried, done = _guided(problem, assignment, reached, problem.steps - kept)
         assignment = choose(assignment, tried)
         share = share / 2 if done else (1 + share) / 2
     return assignment
 
 
 def _guided(
-    problem: PlanningProblem, assignment: Assignment, bounds: Floats, share: float, effort: int
+    problem: PlanningProblem, assignment: Assignment, aims: Floats, effort: int
 ) -> tuple[Assignment, bool]:
-    """Run guided search on a copy; return the copy and whether it reached its aim.
+    """Run guided search on a copy; return the copy and whether it reached its aims.
 
-    ``share`` says how far from its bound a tier may stay, as a part of its distance now. The search
-    takes at most ``effort`` steps. Each search of a problem draws other random numbers.
+    ``aims`` is the utilisation that arcs of each tier may have, shape (tiers,). The search takes at
+    most ``effort`` steps. Each search of a problem draws other random numbers.
     """
-    network = problem.network
-    reached = np.maximum(tier_worst(network, assignment), bounds)
-    limit = np.append(bounds + share * (reached - bounds), np.inf)[network.tier]
+    limit = np.append(aims, np.inf)[problem.network.tier]
     tried = assignment.copy()
     chains = Chains(tried, problem.candidates, problem.deadline, SearchLimits())
     search = GuidedSearch(chains, limit, seed=problem.steps)

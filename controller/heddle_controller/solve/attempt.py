@@ -470,8 +470,8 @@ def to_bounds(problem: PlanningProblem, assignment: Assignment) -> Assignment:
     """
     if is_met(problem, assignment):
         return assignment
-    # Half of the steps: if bounds are not reached, ``nearer`` uses the other half.
-    tried, _ = _guided(problem, assignment, problem.target().bounds, problem.steps // 2)
+    # A sixth of the steps: if bounds are not reached, ``nearer`` uses the others.
+    tried, _ = _guided(problem, assignment, problem.target().bounds, problem.steps // 6)
     return better(problem, assignment, tried)
 
 

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import random as chance
+
 import networkx as nx
 import numpy as np
 import pytest
 
 from heddle_controller.model.arrays import Ints
-from heddle_controller.solve.colouring.balanced import equitable_colouring
+from heddle_controller.model.fabric import NodeKind
+from heddle_controller.model.flows import concatenate
+from heddle_controller.model.job import Job, Parallelism
+from heddle_controller.solve.colouring.balanced import equitable_colouring, striped_colouring
+from heddle_controller.solve.colouring.planes import Planes
+from heddle_controller.solve.network import Network
+from heddle_controller.traffic.jobs import flows_of_job
+from heddle_emulator.topology import three_tier
 
 
 def edges(*pairs: tuple[int, int]) -> tuple[Ints, Ints]:
@@ -96,3 +105,46 @@ def test_the_fewest_colours_are_enough() -> None:
         colour = check_equitable(left, right, degree)
         for side in (left, right):
             assert len({*zip(side.tolist(), colour.tolist(), strict=True)}) == len(side)
+
+
+@pytest.mark.parametrize("colours", [1, 2, 3, 8, 12, 16])
+def test_edges_that_follow_one_another_have_different_colours(colours: int) -> None:
+    """At each vertex the first so many edges differ in colour, then the next; all are even."""
+    random = np.random.default_rng(colours)
+    for count in (1, 7, 40, 211):
+        left, right = random.integers(0, 5, (2, count))
+        colour = striped_colouring(left, right, colours)
+        for side in (left, right):
+            for vertex in np.unique(side):
+                own = colour[side == vertex]
+                for first in range(0, len(own), colours):
+                    stripe = own[first : first + colours]
+                    assert len(set(stripe.tolist())) == len(stripe)
+
+
+def test_large_flows_are_spread_evenly_among_small_ones() -> None:
+    """Every link between a spine and cores has as many rings of whole lines as its neighbours.
+
+    Sixteen jobs send rings of 400 Gbit/s and all-to-alls of many small flows over the cores.
+    """
+    fabric = three_tier(
+        zones=4, leaves=24, spines=8, nics_per_leaf=8, cores=8, taper=1.0, nics_per_host=8
+    )
+    hosts = sorted(fabric.structure.nics_of_host)
+    chance.Random(1).shuffle(hosts)
+    jobs = [
+        Job(
+            f"j{row}", tuple(hosts[6 * row : 6 * row + 6]), 8, Parallelism(tp=8, ep=(2, 3)[row % 2])
+        )
+        for row in range(16)
+    ]
+    flows = concatenate([flows_of_job(job, fabric) for job in jobs])
+    arcs = Planes(Network(fabric)).colour(flows).arcs
+    large = np.flatnonzero(flows.gbps == flows.gbps.max())
+    structure = fabric.structure
+    counts = np.bincount(arcs[large][arcs[large] >= 0], minlength=len(structure.tail))
+    cores = structure.tier_of_arc == structure.tiers.index("spine-core")
+    for end in (structure.tail, structure.head):
+        for node in np.unique(end[cores]):
+            own = counts[cores & (end == node)]
+            assert structure.nodes.kind[node] == NodeKind.CORE or own.max() - own.min() <= 1

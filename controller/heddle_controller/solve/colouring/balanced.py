@@ -63,6 +63,16 @@ def equitable_colouring(left: Ints, right: Ints, colours: int, nests: Nests = ([
     return colour
 
 
+def striped_colouring(left: Ints, right: Ints, colours: int) -> Ints:
+    """Return an equitable colouring that also gives edges of one kind different colours.
+
+    At every vertex, the first ``colours`` edges in the order given have different colours, then the
+    next ones, and so on. If edges of one kind follow one another, each colour has about as many of
+    them as every other colour, whatever else there is. Otherwise it is as ``equitable_colouring``.
+    """
+    return equitable_colouring(_groups(left, colours), _groups(right, colours), colours)
+
+
 def _dense(vertex: Ints) -> Ints:
     """Return the same vertices, numbered from 0 without gaps."""
     number: Ints = np.cumsum(np.bincount(vertex) > 0) - 1

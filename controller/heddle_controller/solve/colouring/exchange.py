@@ -27,10 +27,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from heddle_controller.model.arrays import Ints, distinct
+from heddle_controller.model.arrays import Ints, distinct, stable_order
 from heddle_controller.model.graphs import joined_parts
 from heddle_controller.solve import cp_sat
-from heddle_controller.solve.colouring.balanced import equitable_colouring
+from heddle_controller.solve.colouring.balanced import striped_colouring
 
 PATIENCE = 60
 """Pairings tried in a row without gain before giving up; a count, so that plans repeat."""
@@ -265,7 +265,7 @@ def _by_plane(edges: Edges, planes: int, links: int) -> Ints:
         # Flows between zones first: at every leaf they are then paired with each other.
         parts = [np.argsort(~cross, kind="stable")]
     for rows in parts:
-        chosen = equitable_colouring(left[rows], right[rows], planes)
+        chosen = striped_colouring(left[rows], right[rows], planes)
         if links and cross[rows].any():
             most = _least(edges, planes * links) * links
             chosen = even_out(edges.take(rows), chosen, planes, most)
@@ -290,7 +290,9 @@ def _by_spine(edges: Edges, plane: Ints, planes: int, spines: int) -> tuple[Ints
     first = [edges.left[inside], edges.left[between], far_right[between]]
     second = [edges.right[inside], far_left[between], edges.right[between]]
     left, right = (np.concatenate(ends) * planes + plane[rows] for ends in (first, second))
-    colour = equitable_colouring(left, right, spines)
+    order = stable_order(rows)
+    colour = np.empty(len(rows), dtype=np.int64)
+    colour[order] = striped_colouring(left[order], right[order], spines)
     own, out, into = np.split(colour, [len(inside), len(inside) + len(between)])
     up, down = np.zeros_like(plane), np.zeros_like(plane)
     up[inside] = down[inside] = own

@@ -34,7 +34,7 @@ from heddle_controller.model.arrays import NONE, Bools, Floats, Ints, distinct, 
 from heddle_controller.model.fabric import NodeKind
 from heddle_controller.model.flows import ANY_PHASE, Flows, TrafficClass
 from heddle_controller.model.plan import Paths
-from heddle_controller.solve.colouring.balanced import equitable_colouring
+from heddle_controller.solve.colouring.balanced import equitable_colouring, striped_colouring
 from heddle_controller.solve.colouring.exchange import Edges, colour_zones
 from heddle_controller.solve.colouring.holes import colour_around_holes
 from heddle_controller.solve.colouring.layers import Layer, ordinals
@@ -273,9 +273,12 @@ class Planes:
         here &= (level[source] == NodeKind.LEAF) & (level[destination] == NodeKind.LEAF)
         part = self.spines.part
         choice = np.flatnonzero(here & (source != destination) & (part[source] != NONE))
+        # Only phases make it matter whose a flow is: those of a job share no time.
+        job = np.where(flows.phase == ANY_PHASE, NONE, flows.job)
+        kinds = job[choice], -flows.qps[choice], -flows.gbps[choice], rounds[choice]
+        choice = choice[np.lexsort(kinds)]
         for turn in distinct(rounds[choice]).tolist():
             rows = choice[rounds[choice] == turn]
-            rows = rows[np.lexsort((-flows.qps[rows], -flows.gbps[rows]))]
             for chosen in self._alike(source[rows], destination[rows]):
                 self._colour_round(rows[chosen], flows, (source, destination), arcs)
         self._through_cores(choice, source, destination, arcs)
@@ -366,7 +369,7 @@ class Planes:
             chosen = np.flatnonzero(joined & (plane == p))
             slots = self.cores.colours(p)
             ends = low[chosen], high[chosen]
-            slot = slots[equitable_colouring(*ends, len(slots))]
+            slot = slots[striped_colouring(*ends, len(slots))]
             up, down = (self.cores.in_turns(end, slot) for end in ends)
             whole = (up != NONE) & (down != NONE)
             arcs[rows[chosen[whole]], 1] = up[whole]
@@ -432,5 +435,8 @@ def phase_rounds(flows: Flows) -> Ints:
     phased = flows.phase != ANY_PHASE
     code = flows.job * phases + np.where(phased, flows.phase, 0)
     demand = np.bincount(code[phased], weights=flows.gbps[phased], minlength=jobs * phases)
-    place = np.argsort(np.argsort(-demand.reshape(jobs, phases), axis=1, kind="stable"), axis=1)
+    most = np.zeros(jobs * phases)
+    np.maximum.at(most, code[phased], flows.gbps[phased])
+    keys = -most.reshape(jobs, phases), -demand.astype(np.float32).reshape(jobs, phases)
+    place = np.argsort(np.lexsort(keys, axis=1), axis=1)
     return np.where(phased, place[flows.job, flows.phase], 0).astype(np.int64)

@@ -427,7 +427,7 @@ def coloured_paths(
 def phase_rounds(flows: Flows) -> Ints:
     """Return the round of colouring for each flow: 0, or the rank of its phase in its job.
 
-    The most demanding phase of a job has rank 0.
+    The most demanding phase of a job has rank 0; of equals, the one with the largest flow.
     """
     jobs, phases = len(flows.job_names), len(flows.phase_names)
     if not phases or not len(flows):
@@ -437,6 +437,7 @@ def phase_rounds(flows: Flows) -> Ints:
     demand = np.bincount(code[phased], weights=flows.gbps[phased], minlength=jobs * phases)
     most = np.zeros(jobs * phases)
     np.maximum.at(most, code[phased], flows.gbps[phased])
+    # Sums of many small rates differ from that of few large ones by rounding alone.
     keys = -most.reshape(jobs, phases), -demand.astype(np.float32).reshape(jobs, phases)
     place = np.argsort(np.lexsort(keys, axis=1), axis=1)
     return np.where(phased, place[flows.job, flows.phase], 0).astype(np.int64)

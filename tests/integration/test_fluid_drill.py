@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -13,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from heddle.v1 import plan_pb2
+from heddle_emulator.client import ControllerView
 from heddle_emulator.drill.fluid.world import FluidWorld
 from heddle_emulator.drill.load import load_scenario
 from heddle_emulator.drill.runner import DrillRunner
@@ -76,6 +79,21 @@ def test_a_lost_link_costs_what_its_times_say(runner: DrillRunner, tmp_path: Pat
     marks = [event.mark for event in story.events]
     assert marks.index(Mark.FAULT) < marks.index(Mark.DETECTED) < marks.index(Mark.RECOVERED)
     assert [moment.title for moment in story.maps[0].moments] == ["before", "during", "after"]
+
+
+def test_late_news_of_a_plan_changes_nothing(
+    runner: DrillRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plan that the watch tells of long after its pushes is still in the results, on time."""
+    take = ControllerView.take_plan
+
+    def later(view: ControllerView, plan: plan_pb2.Plan) -> None:
+        asyncio.get_running_loop().call_later(0.4, take, view, plan)
+
+    monkeypatch.setattr(ControllerView, "take_plan", later)
+    values, _ = _play(runner, tmp_path, DEMAND, "  - {at: 100ms, cut: hop 3 of one}\n")
+    assert values["solved", ""] == pytest.approx(0.023)
+    assert values["recovered", "one"] == pytest.approx(0.003)
 
 
 def test_a_near_one_needs_no_notice(runner: DrillRunner, tmp_path: Path) -> None:

@@ -277,7 +277,9 @@ class ControllerHarness:
         if self._can_hear and self._agrees() and not self.fleet.unreached():
             self._asked = now
             with contextlib.suppress(HeddleError):
-                if (await self.client.plan()).links_current:
+                plan = await self.client.plan()
+                # The watch may be late: only a plan that it has told of can be in the log.
+                if plan.links_current and plan.generation in self.view.latest:
                     self._knows = changed
 
     @property

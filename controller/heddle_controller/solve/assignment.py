@@ -23,7 +23,7 @@ from heddle_controller.model.arrays import NONE, Bools, Floats, Ints, stable_ord
 from heddle_controller.model.flows import ANY_PHASE, Flows
 from heddle_controller.model.plan import Paths, no_paths
 from heddle_controller.solve.network import Network
-from heddle_controller.solve.phases import PhaseTable, copied, phase_tables
+from heddle_controller.solve.phases import PhaseTable, add_loads, copied, phase_tables
 
 _NONE: Ints = np.empty(0, dtype=np.int64)
 
@@ -112,23 +112,8 @@ class Assignment:
 
     def _take_load(self, inner: Paths) -> None:
         """Add the load of many paths at once."""
-        flow, arcs, owner = inner.flow, inner.arcs, inner.owner()
-        gbps = (self.unit[flow] * inner.qp_count)[owner]
-        linear = np.ones(len(flow), dtype=np.bool_)
-        if self._tables:
-            linear = ~np.isin(self.flows.job[flow], list(self._tables)) | (
-                self.flows.phase[flow] == ANY_PHASE
-            )
-        keep = linear[owner]
-        np.add.at(self.load, arcs[keep], gbps[keep])
-        rest = np.flatnonzero(~keep)
-        rest = rest[stable_order(self.flows.job[flow[owner[rest]]])]
-        used = flow[owner[rest]]
-        first = np.flatnonzero(np.diff(self.flows.job[used], prepend=NONE))
-        for low, high in pairwise([*first.tolist(), len(rest)]):
-            rows, phases = rest[low:high], self.flows.phase[used[low:high]]
-            table = self._own_table(int(self.flows.job[used[low]]))
-            table.load(arcs[rows], phases, gbps[rows], self.load)
+        gbps = (self.unit[inner.flow] * inner.qp_count)[inner.owner()]
+        add_loads(self.flows, inner, gbps, self.load, (self._tables, self._own_table))
 
     def extend(self, flows: Flows) -> None:
         """Replace the flows by these, which append others to them; see ``phases.only_appended``."""

@@ -7,6 +7,7 @@ and stays zero.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from copy import copy
 from itertools import pairwise
 from typing import Any, TypeVar
@@ -14,8 +15,9 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from heddle_controller.model.arrays import Floats, Ints, distinct
+from heddle_controller.model.arrays import NONE, Floats, Ints, distinct, stable_order
 from heddle_controller.model.flows import ANY_PHASE, Flows
+from heddle_controller.model.plan import Paths
 
 _T = TypeVar("_T")
 
@@ -37,17 +39,27 @@ def copied(one: _T, *own: str, **others: Any) -> _T:  # noqa: ANN401 - attribute
 
 
 class PhaseTable:
-    """Load of each phase of one job on each arc that it uses."""
+    """Load of each phase of one job on each arc that it uses.
 
-    def __init__(self, phases: Ints, arcs: int) -> None:
-        """Make an empty table. ``arcs`` is the number of arcs, padding included."""
+    There may be several *layers* of loads. Then an array that a method takes or returns has a first
+    axis of layers, and so has ``gbps`` where it is not one number.
+    """
+
+    def __init__(self, phases: Ints, arcs: int, layers: tuple[int, ...] = ()) -> None:
+        """Make an empty table.
+
+        Args:
+            phases: Phases of the job.
+            arcs: Number of arcs, padding included.
+            layers: Number of layers; empty for a table without them.
+        """
         self._row = {int(phase): row for row, phase in enumerate(phases)}
         self._column: npt.NDArray[np.int32] = np.zeros(arcs, dtype=np.int32)
         """Column of each arc; 0 for arcs that are not used yet. Memory is taken only where columns
         are set."""
         self._known = 1
-        self._load: Floats = np.zeros((len(phases), 16))
-        self._worst: Floats = np.zeros(16)
+        self._load: Floats = np.zeros((*layers, len(phases), 16))
+        self._worst: Floats = np.zeros((*layers, 16))
 
     def copy(self) -> PhaseTable:
         """Return another table with the same loads. Each can be changed without the other."""
@@ -60,36 +72,41 @@ class PhaseTable:
         columns = self._columns(arcs, make=True)
         rows = np.array([self._row[phase] for phase in phases.tolist()], dtype=np.int64)
         before = self._worst.copy()
-        np.add.at(self._load, (rows, columns), gbps)
-        self._worst = self._load.max(axis=0)
+        layers = self._load.reshape(-1, *self._load.shape[-2:])
+        for layer, each in zip(layers, np.atleast_2d(gbps), strict=True):
+            np.add.at(layer, (rows, columns), each)
+        self._worst = self._load.max(axis=-2)
         grown = self._worst - before
         used = distinct(arcs)
-        total[used] += grown[self._columns(used, make=False)]
+        total[..., used] += grown[..., self._columns(used, make=False)]
 
-    def increase(self, arcs: Ints, phase: int, gbps: float) -> Floats:
+    def increase(self, arcs: Ints, phase: int, gbps: float | Floats) -> Floats:
         """Return by how much each arc's load would grow if the phase grew by ``gbps`` there."""
         columns = self._columns(arcs, make=False)
-        worst = self._worst[columns]
-        own = self._load[self._row[phase]][columns]
+        worst = self._worst[..., columns]
+        own = self._load[..., self._row[phase], :][..., columns]
         grown: Floats = np.maximum(worst, own + gbps) - worst
         return grown
 
     def decrease(self, arcs: Ints, phase: int, gbps: float) -> Floats:
-        """Return by how much each arc's load would fall if the phase fell by ``gbps`` there."""
+        """Return by how much each arc's load would fall if the phase fell by ``gbps`` there.
+
+        The table must be one without layers.
+        """
         columns = self._columns(arcs, make=False)
         loads = self._load.take(columns, axis=1)
         loads[self._row[phase]] -= gbps
         fallen: Floats = self._worst[columns] - np.maximum.reduce(loads)
         return fallen
 
-    def change(self, arcs: Ints, phase: int, gbps: float) -> Floats:
+    def change(self, arcs: Ints, phase: int, gbps: float | Floats) -> Floats:
         """Change the phase's load on arcs, and return by how much the loads of the arcs change."""
         columns = self._columns(arcs, make=True)
-        before = self._worst[columns]
-        own = self._load[self._row[phase]]  # a view: its changes are the table's
-        own[columns] += gbps
-        after = np.maximum.reduce(self._load.take(columns, axis=1))
-        self._worst[columns] = after
+        before = self._worst[..., columns]
+        own = self._load[..., self._row[phase], :]  # a view: its changes are the table's
+        own[..., columns] += gbps
+        after = np.maximum.reduce(self._load.take(columns, axis=-1), axis=-2)
+        self._worst[..., columns] = after
         change: Floats = after - before
         return change
 
@@ -104,12 +121,12 @@ class PhaseTable:
         return columns
 
     def _grow(self, size: int) -> None:
-        room = len(self._worst)
+        room = self._worst.shape[-1]
         if size <= room:
             return
         more = max(size, 2 * room) - room
-        self._worst = np.concatenate([self._worst, np.zeros(more)])
-        self._load = np.concatenate([self._load, np.zeros((len(self._load), more))], axis=1)
+        self._worst = np.concatenate([self._worst, np.zeros((*self._worst.shape[:-1], more))], -1)
+        self._load = np.concatenate([self._load, np.zeros((*self._load.shape[:-1], more))], -1)
 
 
 def loads_of_job(count: int, places: Ints, gbps: Floats, phase: Ints) -> Floats:
@@ -127,18 +144,53 @@ def loads_of_job(count: int, places: Ints, gbps: Floats, phase: Ints) -> Floats:
     return np.asarray(sums.max(axis=0))
 
 
-def phase_tables(flows: Flows, arcs: int) -> dict[int, PhaseTable]:
+def phase_tables(flows: Flows, arcs: int, layers: tuple[int, ...] = ()) -> dict[int, PhaseTable]:
     """Return an empty table for each job that has flows in more than one phase, by job row.
 
-    ``arcs`` is the number of arcs, padding included.
+    ``arcs`` and ``layers`` are those of ``PhaseTable``.
     """
     jobs, phases = _job_phases(flows)
     first = np.flatnonzero(np.diff(jobs, prepend=-1))
     return {
-        int(jobs[low]): PhaseTable(phases[low:high], arcs)
+        int(jobs[low]): PhaseTable(phases[low:high], arcs, layers)
         for low, high in pairwise([*first.tolist(), len(jobs)])
         if high - low > 1
     }
+
+
+def add_loads(
+    flows: Flows,
+    paths: Paths,
+    gbps: Floats,
+    total: Floats,
+    tables: tuple[Mapping[int, PhaseTable], Callable[[int], PhaseTable]],
+) -> None:
+    """Add the load of many paths at once to the tables of their jobs and to ``total``.
+
+    Args:
+        flows: The flows.
+        paths: The paths.
+        gbps: Rate of each use of an arc, parallel to ``paths.arcs``. If tables have layers, this
+            and ``total`` have a first axis of layers.
+        total: Gbit/s on each arc and the padding, changed in place.
+        tables: The table of each job that has one, and what returns such a table for changes.
+    """
+    flow, arcs, owner = paths.flow, paths.arcs, paths.owner()
+    known, table_of = tables
+    linear = np.ones(len(flow), dtype=np.bool_)
+    if known:
+        linear = ~np.isin(flows.job[flow], list(known)) | (flows.phase[flow] == ANY_PHASE)
+    keep = linear[owner]
+    used = arcs[keep]
+    for layer, each in zip(np.atleast_2d(total), np.atleast_2d(gbps), strict=True):
+        np.add.at(layer, used, each[keep])
+    rest = np.flatnonzero(~keep)
+    rest = rest[stable_order(flows.job[flow[owner[rest]]])]
+    used = flow[owner[rest]]
+    first = np.flatnonzero(np.diff(flows.job[used], prepend=NONE))
+    for low, high in pairwise([*first.tolist(), len(rest)]):
+        rows, phases = rest[low:high], flows.phase[used[low:high]]
+        table_of(int(flows.job[used[low]])).load(arcs[rows], phases, gbps[..., rows], total)
 
 
 def only_appended(known: int, flows: Flows) -> bool:

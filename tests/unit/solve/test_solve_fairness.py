@@ -13,12 +13,13 @@ from heddle_controller.model.arrays import Floats
 from heddle_controller.model.fabric import Fabric, NodeKind, State
 from heddle_controller.model.flows import ANY_PHASE, Flows
 from heddle_controller.model.job import Collective, Group, Job, Operation
-from heddle_controller.model.plan import Plan, arc_loads, utilization
+from heddle_controller.model.plan import Plan, arc_loads, phased_loads, utilization
 from heddle_controller.plan.verify import verify_plan
 from heddle_controller.solve import Repairer, solve
 from heddle_controller.solve.assignment import Assignment
 from heddle_controller.solve.candidates import Candidates
 from heddle_controller.solve.fairness.balance import even
+from heddle_controller.solve.fairness.clipped_loads import ClippedLoads
 from heddle_controller.solve.fairness.sharing import Shares
 from heddle_controller.solve.network import Network
 from heddle_controller.solve.options import Options
@@ -87,22 +88,21 @@ def damaged_leaf(lost: int = HURT) -> Fabric:
 def test_exchanges_leave_whole_plans_that_are_no_fuller(kind: str, seed: int) -> None:
     """Plans of any fabric are valid, and their certificates are true.
 
-    Without phases, the planner's own fair rates equal those of the emulator, flow by flow.
+    The planner's own fair rates equal those of the emulator, flow by flow.
     """
     rng = Random(seed)
     fabric = frayed(rng, KINDS[kind](rng))
     flows = any_flows(rng, fabric, examples(6, 16))
     flows.weight[:] = [rng.choice([1.0, 1.0, 5.0]) for _ in range(len(flows))]
-    if turnless := rng.random() < 0.5:
+    if rng.random() < 0.5:
         flows = replace(flows, phase=np.full(len(flows), ANY_PHASE))
     plan = solve(fabric, flows)
     check_paths(plan)
     check_certificate(plan)
     verify_plan(plan)
-    if turnless:
-        routed = np.isin(np.arange(len(flows)), plan.paths.flow)
-        found = Shares(assigned(plan)).ratio
-        assert np.allclose(found[routed], ratios(plan)[routed], rtol=1e-9, atol=0)
+    routed = np.isin(np.arange(len(flows)), plan.paths.flow)
+    found = Shares(assigned(plan)).ratio
+    assert np.allclose(found[routed], ratios(plan)[routed], rtol=1e-9, atol=0)
 
 
 def test_a_flow_does_not_pay_alone_for_a_link_too_few() -> None:
@@ -114,6 +114,64 @@ def test_a_flow_does_not_pay_alone_for_a_link_too_few() -> None:
     slowest = float(ratios(plan).min())
     assert slowest > 32 / np.ceil(per_cable)
     assert slowest >= 32 / per_cable * (1 - 0.005)
+
+
+@settings(max_examples=examples(20, 2000))
+@given(SEEDS)
+def test_clipped_loads_tell_what_an_arc_could_give(seed: int) -> None:
+    """Stretches of a link's QPs are those found by bisection, also after QPs went and came.
+
+    With phases they may be greater, but not smaller.
+    """
+    rng = Random(seed)
+    fabric = clos(leaves=2, spines=1, nics_per_leaf=32)
+    nics, sizes = nic_ids(fabric), rng.sample(range(10, 400), rng.randint(1, 6))
+    phases = rng.choice(["a", "ab"])
+    rows = [
+        (nics[nic], nics[32 + nic], float(rng.choice(sizes)), 1, f"j{nic % 9}", rng.choice(phases))
+        for nic in range(32)
+    ]
+    flows = flows_of(fabric, *rows)
+    assignment = assigned(solve(fabric, flows))
+    loads, arc = ClippedLoads(assignment), int(assignment.path[0][0])
+    gone = rng.randrange(32)
+    loads.add(gone, -1, assignment.path[gone])
+    more = loads.with_more(gone, 1, np.array([arc]))
+    few = flows.take(np.delete(np.arange(32), gone))
+    for some, load in ((few, loads.load[:, [arc]]), (flows, more)):
+        low, high = 0.0, 400.0
+        for _ in range(60):
+            rate = (low + high) / 2
+            gbps, arcs = np.minimum(some.gbps, rate), np.zeros(len(some), dtype=np.int64)
+            full = (
+                phased_loads(1, arcs, gbps, some.job, some.phase)[0]
+                > fabric.structure.capacity[arc]
+            )
+            low, high = (low, rate) if full else (rate, high)
+        _, stretch = loads.stretches(load, np.array([arc]))
+        want = np.where(loads.rates > low * (1 + 1e-9), loads.rates / low, 0.0)
+        assert (stretch[:, 0] >= want * (1 - 1e-6)).all(), f"seed {seed}"
+        if len(phases) == 1:
+            assert stretch[:, 0] == pytest.approx(want, rel=1e-6), f"seed {seed}"
+
+
+@pytest.mark.parametrize("phases", [("", ""), ("dp", "pp")])
+def test_large_flows_share_links_with_few_others(phases: tuple[str, str]) -> None:
+    """4 large and 64 small flows over 4 links: each gets what the utilisation of 2 says, a half.
+
+    If each link had one large flow, its 16 small ones would leave it a seventeenth of the link. The
+    same holds where each pair of jobs takes turns.
+    """
+    fabric = clos(leaves=2, spines=4, nics_per_leaf=136, nics_per_host=8)
+    nics, rows = nic_ids(fabric), []
+    for turn, phase in enumerate(phases if phases[0] else phases[:1]):
+        for row in range(68):
+            gbps, nic = 400.0 if row < 4 else 25.0, row + turn * 68
+            rows.append((nics[nic], nics[136 + nic], gbps, 1, f"j{row}", phase))
+    plan = solve(fabric, flows_of(fabric, *rows))
+    verify_plan(plan)
+    assert plan.certificate.max_utilization == pytest.approx(2)
+    assert ratios(plan).min() == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize(("qps", "lost"), [(1, 3), (2, 3), (4, 6), (32, 3)])

@@ -1,10 +1,12 @@
-"""Makes a plan fairer without fuller links: flows exchange QPs.
+"""Makes a plan fairer without fuller links: QPs change places.
 
 Search looks at links, but a job is as slow as its slowest flow. With four cables of 77 QPs and one
 of 76, a flow whose QPs are all on the 76 is faster than one without, although no link could be
-better. Where a cable must carry two flows, it matters whose they are. So where links stay
-overloaded, flows exchange QPs. One leaves the arc that holds it back for a better one, another goes
-the opposite way, and the loads stay as they were.
+better. Where a cable must carry two flows, it matters whose they are. And a QP that asks for much
+gets a smaller part of it among many small ones. So where links stay overloaded, QPs of crowded arcs
+are placed again, in plans made from scratch (``regroup``). Then flows exchange QPs. One leaves the
+arc that holds it back for a better one, another goes the opposite way, and the loads stay as they
+were.
 
 The aim is weighted max-min fairness (Bertsekas and Gallager, Data Networks, 6.5). The value of a
 flow is its fair rate divided by its demand (``sharing``) and by its job's priority. The least value
@@ -31,6 +33,7 @@ from heddle_controller.solve.assignment import Assignment, merged_chunks
 from heddle_controller.solve.candidates import Candidates
 from heddle_controller.solve.fairness.hill_climb import climb, is_small
 from heddle_controller.solve.fairness.qp_swap import QpSwaps
+from heddle_controller.solve.fairness.regroup import regroup
 from heddle_controller.solve.fairness.sharing import Shares
 from heddle_controller.solve.fairness.slowest import raise_slowest
 from heddle_controller.solve.options import Deadline
@@ -79,9 +82,18 @@ def balance_qps(search: Search, movable: frozenset[int] | None = None) -> bool:
 
 
 def _exchange(search: Search, movable: frozenset[int] | None) -> None:
-    """Make exchanges between two flows, then among several, with levels computed each round."""
+    """Place crowded QPs again, and then exchange QPs of two flows, and of several.
+
+    Levels are computed again after each round.
+    """
     assignment, looks = search.assignment, _LOOKS
     shares = Shares(assignment)
+    if movable is None and regroup(search):
+        after = Shares(assignment)
+        if after.sorted_values > shares.sorted_values:
+            shares = after
+        else:
+            assignment.roll_back(0)
     for _ in range(_ROUNDS):
         begin = len(assignment.journal)
         exchange = QpSwaps(search, shares, movable, looks)
@@ -106,8 +118,8 @@ def _overloaded(assignment: Assignment) -> bool:
 
 def _unlike(assignment: Assignment) -> bool:
     """Whether it can matter whose QPs are where, at equal loads."""
-    flows = assignment.flows
-    return bool(flows.qps.max() > 1) or _ranked(assignment)
+    flows, unit = assignment.flows, assignment.unit
+    return bool(flows.qps.max() > 1 or (unit != unit[:1]).any()) or _ranked(assignment)
 
 
 def _ranked(assignment: Assignment) -> bool:

@@ -1,14 +1,8 @@
-"""Max-min fair rates of QPs that share links, by progressive filling.
+"""Max-min fair rates of the chunks of an assignment, and the levels of its arcs.
 
-Links do not know jobs. They give equal shares to the QPs that cross them. The rates of all QPs rise
-together. A QP stops at its part of its flow's demand, or when an arc on its path is full. The rate
-at which the QPs of a full arc stopped is the arc's *level*. A round fills every arc whose rising
-QPs are not held back more by another arc. The levels of the other arcs can only grow meanwhile, so
-order does not matter. There are as many rounds as the longest chain of full arcs that depend on one
-another.
-
-Of a job's phases only the heaviest counts on an arc, as everywhere. Chunks of the other phases also
-get the arc's level, which is not more than they would really get.
+Links do not know jobs. They give equal shares to the QPs that cross them (``filling``). The rate of
+the fastest QP on a full arc is the arc's *level*: what it would give one more QP, if the others
+made room.
 """
 
 from __future__ import annotations
@@ -17,14 +11,17 @@ from functools import cached_property
 
 import numpy as np
 
-from heddle_controller.model.arrays import NONE, Bools, Floats, Ints
+from heddle_controller.model.arrays import NONE, Floats, Ints, distinct, stable_order
 from heddle_controller.model.fabric import NodeKind
 from heddle_controller.model.flows import ANY_PHASE
 from heddle_controller.model.plan import phased_loads
 from heddle_controller.solve.assignment import Assignment
+from heddle_controller.solve.fairness.filling import Filling
 
 _TOLERANCE = 1e-9
-"""Relative difference below which levels count as equal."""
+"""Relative difference below which a load counts as the capacity."""
+_FULL = 1e-6
+"""The same for the sum of rates that progressive filling found."""
 
 
 class Shares:
@@ -39,10 +36,7 @@ class Shares:
         """Fair rate of a QP of each chunk, shape (chunks,)."""
         self.level: Floats = np.full(assignment.network.arc_count + 1, np.inf)
         """Level of each full arc, infinite for the others, shape (arcs + 1,)."""
-        chunk, arc = self._uses()
-        leads, full = self._heaviest(chunk, arc)
-        kept = full[arc]
-        self._fill(chunk[kept], arc[kept], leads[kept])
+        self._fill()
         total = np.bincount(self.flow, weights=self.rate * self._qps, minlength=len(flows))
         self.ratio: Floats = total / flows.gbps
         """Rate over demand of each flow, 0 to 1; shape (flows,)."""
@@ -101,54 +95,28 @@ class Shares:
         arc = [*paths, out[out != NONE], into[into != NONE] ^ 1]
         return np.concatenate(chunk), np.concatenate(arc)
 
-    def _heaviest(self, chunk: Ints, arc: Ints) -> tuple[Bools, Bools]:
-        """Mark the uses in the heaviest phase of their job, and the arcs that demands overfill.
+    def _fill(self) -> None:
+        """Find the rates of the chunks on overfilled arcs, and the levels of the arcs they fill."""
+        flows, network = self._assignment.flows, self._assignment.network
+        capacity = network.fabric.structure.capacity
+        chunk, arc = self._uses()
+        job, phase = flows.job[self.flow], flows.phase[self.flow]
 
-        Uses of arcs that are not overfilled, and uses without a phase, are marked, too.
-        """
-        flows, count = self._assignment.flows, self._assignment.network.arc_count
-        job, phase = flows.job[self.flow][chunk], flows.phase[self.flow][chunk]
-        gbps = (self.rate * self._qps)[chunk]
-        load = phased_loads(count, arc, gbps, job, phase)
-        full = load * self._assignment.network.per_gbps[:-1] > 1 + _TOLERANCE
-        leads = np.ones(len(chunk), dtype=np.bool_)
-        rows = np.flatnonzero(full[arc] & (phase != ANY_PHASE))
-        if len(rows):
-            keys = np.stack([arc[rows], job[rows], phase[rows]])
-            groups, group = np.unique(keys, axis=1, return_inverse=True)
-            weight = np.bincount(group, weights=gbps[rows])
-            order = np.lexsort((-weight, groups[1], groups[0]))
-            begins = np.any(np.diff(groups[:2, order], axis=1, prepend=-1), axis=0)
-            best = np.zeros(len(weight), dtype=np.bool_)
-            best[order[begins]] = True
-            leads[rows] = best[group]
-        return leads, full
+        def loads() -> Floats:
+            gbps = (self.rate * self._qps)[chunk]
+            return phased_loads(network.arc_count, arc, gbps, job[chunk], phase[chunk])
 
-    def _fill(self, chunk: Ints, arc: Ints, leads: Bools) -> None:
-        """Run rounds of filling until no rising chunk crosses a full arc."""
-        capacity = self._assignment.network.fabric.structure.capacity
-        rising = np.zeros(len(self.flow), dtype=np.bool_)
-        rising[chunk] = True
-        limit = self.rate.copy()
-        self.rate[rising] = 0.0
-        room = capacity.copy()
-        while len(chunk):
-            weight = np.where(leads, self._qps[chunk], 0.0)
-            width = np.bincount(arc, weights=weight, minlength=len(capacity))
-            level = np.where(width > 0, room / np.maximum(width, 1.0), np.inf)
-            lowest = np.full(len(limit), np.inf)
-            np.minimum.at(lowest, chunk, level[arc])
-            lower = leads & (np.minimum(lowest, limit)[chunk] < level[arc] * (1 - _TOLERANCE))
-            final = np.bincount(arc[lower], minlength=len(capacity)) == 0
-            stops = rising & (limit <= lowest)
-            at_final = final[arc] & (level[arc] <= lowest[chunk] * (1 + _TOLERANCE))
-            stops[chunk[at_final]] = True
-            filled = arc[at_final]
-            self.level[filled] = level[filled]
-            self.rate[stops] = np.minimum(lowest, limit)[stops]
-            gone = stops[chunk]
-            used = np.where(leads, self.rate[chunk] * self._qps[chunk], 0.0)
-            room -= np.bincount(arc[gone], weights=used[gone], minlength=len(capacity))
-            room = np.maximum(room, 0.0)
-            rising &= ~stops
-            chunk, arc, leads = chunk[~gone], arc[~gone], leads[~gone]
+        over = (loads() > capacity * (1 + _TOLERANCE))[arc]
+        order = stable_order(chunk[over])
+        chunk, arc = chunk[over][order], arc[over][order]
+        if not len(chunk):
+            return
+        some = distinct(chunk)
+        way = arc, np.bincount(chunk, minlength=len(self.flow))[some]
+        job_of = np.where(phase == ANY_PHASE, NONE, job)
+        filling = Filling(way, self.rate[some], job_of[some], phase[some], capacity)
+        self.rate[some] = filling.rates(self._qps[None, some])[0]
+        full = loads() >= capacity * (1 - _FULL)
+        at_full = full[arc]
+        self.level[arc[at_full]] = 0.0
+        np.maximum.at(self.level, arc[at_full], self.rate[chunk[at_full]])

@@ -1,0 +1,177 @@
+"""Places the QPs of crowded arcs again, so that large ones share arcs with few others.
+
+A link gives equal shares to the QPs on it. So a QP that asks for much gets a smaller part of that
+from a link with many small QPs than from one with a few large ones, even if both links are equally
+full. Exchanges of two equal QPs cannot mend this: several small ones have to make room for a large
+one. So the QPs of two arcs are taken off and put back one by one, the largest first, each where it
+adds least to the stretches of all (ruin and recreate: Schrimpf et al., Journal of Computational
+Physics 159, 2000). The stretch of a QP on an arc is what it asks for over what the arc could give
+it (``clipped_loads``). Stretches count with a high power, so that the greatest matter most. In some
+trials one of the two arcs is filled first: large QPs gain from being together only once the small
+ones are elsewhere. If the sum of stretches does not fall, the QPs stay where they were.
+
+No arc becomes fuller than the fullest of its tier was. Effort is counted in chunks put back, and
+random numbers come from a fixed seed, so that equal input gives equal output.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+
+import numpy as np
+
+from heddle_controller.model.arrays import Bools, Floats, Ints, distinct
+from heddle_controller.solve.fairness.clipped_loads import ClippedLoads
+from heddle_controller.solve.search.search import Search
+
+_POWER = 8
+"""Power of stretches. The higher it is, the less all but the greatest count."""
+_EFFORT = 10_000
+"""Most chunks that are put back."""
+_PATIENCE = 150
+"""Trials in a row without gain after which the search ends."""
+_TIRED = 3.0
+"""Failures in a row at an arc that make it half as urgent."""
+_MOST_TAKEN = 70
+"""Most chunks that are taken off at a time."""
+_FILLING = 0.25
+"""Part of the trials in which one of the two arcs is filled first."""
+_DRAWN = 24
+"""Paths drawn for a chunk, besides those over the two arcs, where there are more than twice as
+many."""
+_WORTH = 1.01
+"""Factor by which the greatest stretch must exceed the greatest utilisation, and by which stretches
+on an arc must differ. If they do less, QPs already get the same part of what they ask for."""
+_TOLERANCE = 1e-9
+
+
+def regroup(search: Search) -> bool:
+    """Place the QPs of crowded arcs of a search's assignment again; return whether any moved."""
+    return _Regrouping(search).run()
+
+
+class _Regrouping:
+    """The search. It changes an assignment in place."""
+
+    def __init__(self, search: Search) -> None:
+        self._assignment, self._chains = search.assignment, search.chains
+        network = self._assignment.network
+        structure = network.fabric.structure
+        self._loads = ClippedLoads(self._assignment)
+        chosen = np.zeros(network.arc_count + 1, dtype=np.bool_)
+        chosen[network.chosen] = True
+        used = np.where(chosen, self._assignment.utilization(), 0.0)
+        most = np.maximum(structure.worst_by_tier(used[:-1]), 1.0)
+        limit = network.by_tier(most, np.inf)[:-1] * structure.capacity * (1 + _TOLERANCE)
+        self._limit: Floats = np.append(np.where(chosen[:-1], limit, np.inf), np.inf)
+        """Gbit/s that each arc may carry, and the padding."""
+        asking, stretch = self._loads.stretches(self._loads.load, np.arange(len(chosen)))
+        asking[:, ~chosen] = 0.0
+        self._worth = bool(stretch[asking > _TOLERANCE].max(initial=0.0) > used.max() * _WORTH)
+        self._cost = _sum(asking, stretch)
+        """Stretches of the QPs on each arc, to the power and added up."""
+        self._mixed = _mixed(asking, stretch)
+        """Marks arcs that stretch some QPs more than others."""
+        self._failed = np.zeros(len(chosen))
+        """Trials in a row that failed at each arc."""
+        self._random = random.Random(0)  # noqa: S311 - nothing secret
+        self._effort = _EFFORT
+
+    def run(self) -> bool:
+        """Relieve the most crowded arcs as long as that helps; return whether anything moved."""
+        moved, failed = False, 0
+        while self._worth and failed < _PATIENCE and self._effort > 0:
+            stretch = np.where(self._mixed, self._cost, 0.0) ** (1 / _POWER)
+            arc = int((stretch / (1 + self._failed / _TIRED)).argmax())
+            if not self._mixed[arc] or self._chains.deadline.passed():
+                break
+            if self._relieve(arc):
+                moved, failed, self._failed[arc] = True, 0, 0
+            else:
+                failed += 1
+                self._failed[arc] += 1
+        return moved
+
+    def _relieve(self, arc: int) -> bool:
+        """Place the chunks of an arc, and of another one that they could use, again if it helps."""
+        assignment, members = self._assignment, self._chains.members(arc)
+        large = max(members, key=assignment.unit_of)
+        ways = self._chains.paths(assignment.flow[large])
+        others = distinct(ways[(ways != assignment.network.pad) & (ways != arc)])
+        if len(ways) <= 1 or not len(others):
+            return False
+        other = int(self._random.choice(others.tolist()))
+        chunks = sorted({*members, *self._chains.members(other)})
+        chunks = self._random.sample(chunks, min(len(chunks), _MOST_TAKEN))
+        chunks.sort(key=assignment.unit_of, reverse=True)
+        old, new = [assignment.path[chunk] for chunk in chunks], list[Ints]()
+        self._add(chunks, old, -1)
+        fill = self._random.choice((arc, other)) if self._random.random() < _FILLING else None
+        for chunk in chunks:
+            path = self._best(chunk, (arc, other), fill)
+            if path is None:
+                break
+            self._add([chunk], [path], 1)
+            new.append(path)
+        else:
+            touched = distinct(np.concatenate([*old, *new]))
+            asking, stretch = self._loads.stretches(self._loads.load[:, touched], touched)
+            after = _sum(asking, stretch)
+            if after.sum() < self._cost[touched].sum() * (1 - _TOLERANCE):
+                self._cost[touched], self._mixed[touched] = after, _mixed(asking, stretch)
+                for chunk, path, was in zip(chunks, new, old, strict=True):
+                    if not np.array_equal(path, was):
+                        assignment.move(chunk, path)
+                return True
+        self._add(chunks[: len(new)], new, -1)
+        self._add(chunks, old, 1)
+        return False
+
+    def _add(self, chunks: Iterable[int], paths: Iterable[Ints], sign: int) -> None:
+        for chunk, path in zip(chunks, paths, strict=True):
+            qps = sign * self._assignment.qps(chunk)
+            self._loads.add(self._assignment.flow[chunk], qps, path)
+
+    def _best(self, chunk: int, near: tuple[int, int], fill: int | None) -> Ints | None:
+        """Return the path on which a chunk adds least, or None if it makes each too full.
+
+        If there are many paths, those over the two arcs ``near`` and some others are compared. A
+        path over the arc ``fill`` comes before all others.
+        """
+        self._effort -= 1
+        flow = self._assignment.flow[chunk]
+        ways = self._chains.paths(flow)
+        if len(ways) > 2 * _DRAWN:
+            compared = ((ways == near[0]) | (ways == near[1])).any(axis=1)
+            compared[self._random.sample(range(len(ways)), _DRAWN)] = True
+            ways = ways[compared]
+        arcs, at = np.unique(ways, return_inverse=True)
+        more = self._loads.with_more(flow, self._assignment.qps(chunk), arcs)
+        both = np.concatenate([self._loads.load[:, arcs], more], axis=1)
+        before, after = np.split(_sum(*self._loads.stretches(both, np.append(arcs, arcs))), 2)
+        after[more[-1] > self._limit[arcs]] = np.inf
+        cost = (after - before)[at].reshape(ways.shape).sum(axis=1)
+        if fill is not None:
+            over = (ways == fill).any(axis=1)
+            if cost[over].min(initial=np.inf) < np.inf:
+                cost[~over] = np.inf
+        least = cost.min(initial=np.inf)
+        if least == np.inf:
+            return None
+        row = self._random.choice(np.flatnonzero(cost <= least + _TOLERANCE).tolist())
+        return self._chains.trimmed(ways[row])
+
+
+def _sum(asking: Floats, stretch: Floats) -> Floats:
+    """Return the stretches of all QPs on each arc, to the power and added up, shape (arcs,)."""
+    return np.asarray((asking * stretch**_POWER).sum(axis=0))
+
+
+def _mixed(asking: Floats, stretch: Floats) -> Bools:
+    """Mark arcs on which some QPs are stretched much more than others, shape (arcs,)."""
+    there = asking > _TOLERANCE
+    most = np.where(there, stretch, 0.0).max(axis=0)
+    least = np.where(there, np.maximum(stretch, 1.0), np.inf).min(axis=0)
+    mixed: Bools = most > least * _WORTH
+    return mixed

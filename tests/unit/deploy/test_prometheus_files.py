@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import yaml
 from prometheus_client import CollectorRegistry
@@ -12,6 +14,7 @@ from prometheus_client.metrics import MetricWrapperBase
 from heddle_agent import metrics as agent_metrics
 from heddle_agent.host import HostFigures
 from heddle_controller.settings import Settings
+from heddle_controller.store.redis.store import RedisStore
 from heddle_controller.telemetry.metrics import Telemetry
 from tests.unit.deploy.containerfile import read
 
@@ -33,7 +36,7 @@ def load(name: str) -> Any:
 
 def labels_of(family: object, registry: CollectorRegistry, name: str) -> set[str]:
     """Return the label names of a family, even if it has no samples."""
-    if found := getattr(family, "_labelnames", None):
+    if (found := getattr(family, "_labelnames", None)) is not None:
         return set(found)
     collector = registry._names_to_collectors[name]
     assert isinstance(collector, MetricWrapperBase)
@@ -43,8 +46,10 @@ def labels_of(family: object, registry: CollectorRegistry, name: str) -> set[str
 def served() -> dict[str, set[str]]:
     """Return every series name that controller and agents serve, with its labels."""
     found: dict[str, set[str]] = {"up": set()}
-    host = agent_metrics.host_registry("h0", HostFigures())
-    for registry in (Telemetry().registry, agent_metrics.registry([]), host):
+    host, telemetry = agent_metrics.host_registry("h0", HostFigures()), Telemetry()
+    for figure in RedisStore(MagicMock(), time.time).figures():
+        telemetry.watch(*figure)
+    for registry in (telemetry.registry, agent_metrics.registry([]), host):
         for family in registry.collect():
             labels = labels_of(family, registry, family.name)
             for suffix in SUFFIXES[family.type]:

@@ -49,10 +49,11 @@ class PhaseTable:
         """Make an empty table.
 
         Args:
-            phases: Phases of the job.
+            phases: Phases of the job, ascending.
             arcs: Number of arcs, padding included.
             layers: Number of layers; empty for a table without them.
         """
+        self._phases = phases
         self._row = {int(phase): row for row, phase in enumerate(phases)}
         self._column: npt.NDArray[np.int32] = np.zeros(arcs, dtype=np.int32)
         """Column of each arc; 0 for arcs that are not used yet. Memory is taken only where columns
@@ -70,7 +71,7 @@ class PhaseTable:
         if not len(arcs):
             return
         columns = self._columns(arcs, make=True)
-        rows = np.array([self._row[phase] for phase in phases.tolist()], dtype=np.int64)
+        rows = np.searchsorted(self._phases, phases)
         before = self._worst.copy()
         layers = self._load.reshape(-1, *self._load.shape[-2:])
         for layer, each in zip(layers, np.atleast_2d(gbps), strict=True):

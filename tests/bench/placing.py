@@ -26,7 +26,7 @@ import numpy as np
 
 from heddle_controller.model.arrays import Floats
 from heddle_controller.model.fabric import Fabric
-from heddle_controller.model.flows import concatenate
+from heddle_controller.model.flows import Flows, concatenate
 from heddle_controller.model.job import Job, Parallelism
 from heddle_controller.model.plan import Plan
 from heddle_controller.place.ask import PlacementAsk
@@ -157,11 +157,21 @@ def emulated(state: State, hosts: tuple[str, ...]) -> float:
     wanted, engine = Wanted(fabric, flows, ()), planning_engine(None)
     plan = settled_plan(wanted, state.standing, Repairer(state.standing), engine)
     rates = path_rates(fabric.structure.capacity, flows, plan.paths)
-    gbps = np.bincount(plan.paths.flow, weights=rates, minlength=len(flows))
+    gbps = np.bincount(plan.paths.flow, weights=rates, minlength=len(flows)).astype(np.float64)
     mine = np.flatnonzero(flows.job == flows.job_names.index(job.name))
-    lasts = flows.bytes[mine] * 8e-9 / gbps[mine]
+    return _seconds(flows.take(mine), gbps[mine])
+
+
+def at_line_rate(state: State, hosts: tuple[str, ...]) -> float:
+    """Return the same if every flow got all that it asks for, which no plan can beat."""
+    flows = flows_of_job(replace(state.job, hosts=hosts), state.fabric)
+    return _seconds(flows, flows.gbps)
+
+
+def _seconds(flows: Flows, gbps: Floats) -> float:
+    """Return the seconds that all phases of one job take, one after another, at these rates."""
     longest = np.zeros(len(flows.phase_names))
-    np.maximum.at(longest, flows.phase[mine], lasts)
+    np.maximum.at(longest, flows.phase, flows.bytes * 8e-9 / gbps)
     return float(longest.sum())
 
 
@@ -172,6 +182,8 @@ class Found:
     state: State
     ours: float
     first_fit: float
+    line_rate: float
+    """Of first fit, if no link slowed any flow."""
     at_random: float
     best: float
     orders: tuple[float, float]
@@ -204,6 +216,7 @@ def run(seed: int, draws: int, few: int) -> Found:
         state,
         first if ours == state.free[:count] else emulated(state, ours),
         first,
+        at_line_rate(state, state.free[:count]),
         orders[1],
         min(emulated(state, hosts) for hosts in liked),
         orders,
@@ -282,7 +295,12 @@ def measure(scale: Scale, screen: Screen) -> list[Row]:
         data = {**row.data, "unbeaten": [one.unbeaten[number] for one in found]}
         rows[3 + number] = replace(row, note=note, data=data)
     slower = f"slower in {np.count_nonzero(ours > first * (1 + EQUAL))}"
-    return [replace(rows[0], figure=f"{rows[0].figure}; {slower}"), *rows[1:]]
+    beaten = first > np.array([one.line_rate for one in found]) * (1 + EQUAL)
+    note = f"{rows[0].note}; first fit is at line rate in {np.count_nonzero(~beaten)}"
+    if beaten.any():
+        note += f", median of the others {quantile(ours[beaten] / first[beaten] - 1, 0.5):+.1%}"
+    figure = f"{rows[0].figure}; {slower}"
+    return [replace(rows[0], figure=figure, note=note), *rows[1:]]
 
 
 def _row(who: str, found: list[Found], more: Floats, target: float) -> Row:

@@ -134,7 +134,7 @@ def test_a_rate_rises_again_on_a_slow_link() -> None:
 
     A QP that was cut to its least sends less than a byte in each step of the fast link.
     """
-    count, speed, size = 16, 1.0, 1e6
+    count, speed, size = 16, 1.0, 2e5
     ways = [[sender, count, count + 1] for sender in range(count)]
     capacity = np.full(count + 2, speed)
     capacity[count] = SPEED

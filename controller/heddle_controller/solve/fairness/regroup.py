@@ -28,7 +28,9 @@ from heddle_controller.solve.search.search import Search
 _POWER = 8
 """Power of stretches. The higher it is, the less all but the greatest count."""
 _EFFORT = 10_000
-"""Most chunks that are put back."""
+"""Most chunks that are put back in all."""
+_EFFORT_EACH = 15
+"""Most chunks that are put back for each chunk of the plan."""
 _PATIENCE = 150
 """Trials in a row without gain after which the search ends."""
 _TIRED = 3.0
@@ -76,7 +78,7 @@ class _Regrouping:
         self._failed = np.zeros(len(chosen))
         """Trials in a row that failed at each arc."""
         self._random = random.Random(0)  # noqa: S311 - nothing secret
-        self._effort = _EFFORT
+        self._effort = min(_EFFORT, _EFFORT_EACH * len(self._assignment.flow))
 
     def run(self) -> bool:
         """Relieve the most crowded arcs as long as that helps; return whether anything moved."""

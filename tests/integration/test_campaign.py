@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,8 +18,12 @@ from tests.support.campaigns import FABRIC, small
 
 def _children() -> set[int]:
     """Return the processes that this one has started, except Python's resource tracker."""
-    children = psutil.Process().children(recursive=True)
-    return {child.pid for child in children if "resource_tracker" not in str(child.cmdline())}
+    found = set()
+    for child in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):  # it has ended meanwhile
+            if "resource_tracker" not in str(child.cmdline()):
+                found.add(child.pid)
+    return found
 
 
 def test_processes_play_what_others_were_kept_from(tmp_path: Path) -> None:

@@ -17,6 +17,8 @@ from heddle_controller.solve.assignment import Assignment, merged_chunks
 from heddle_controller.solve.phases import PhaseTable, add_loads, phase_tables
 
 _TOLERANCE = 1e-9
+_SAME = 1e-6
+"""Relative difference up to which rates count as one, the greater of the two."""
 MOST_RATES = 8
 """Most rates at which loads are kept."""
 
@@ -32,6 +34,7 @@ class ClippedLoads:
         self._job, self._phase = flows.job.tolist(), flows.phase.tolist()
         self._capacity = np.append(network.fabric.structure.capacity, np.inf)
         rates = distinct_floats(np.sort(self._unit[paths.flow]))
+        rates = rates[np.append(np.diff(rates) > rates[1:] * _SAME, True)[: len(rates)]]
         if len(rates) > MOST_RATES:
             rates = rates[np.linspace(0, len(rates) - 1, MOST_RATES).astype(np.int64)]
         self.rates: Floats = rates

@@ -37,7 +37,7 @@ _TIRED = 3.0
 """Failures in a row at an arc that make it half as urgent."""
 _MOST_TAKEN = 70
 """Most chunks that are taken off at a time."""
-_FILLING = 0.25
+_FILLING = 0.4
 """Part of the trials in which one of the two arcs is filled first."""
 _DRAWN = 24
 """Paths drawn for a chunk, besides those over the two arcs, where there are more than twice as
@@ -61,15 +61,15 @@ class _Regrouping:
         network = self._assignment.network
         structure = network.fabric.structure
         self._loads = ClippedLoads(self._assignment)
-        chosen = np.zeros(network.arc_count + 1, dtype=np.bool_)
+        self._chosen = chosen = np.zeros(network.arc_count + 1, dtype=np.bool_)
+        """Marks the arcs that paths can choose. Others do not count."""
         chosen[network.chosen] = True
         used = np.where(chosen, self._assignment.utilization(), 0.0)
         most = np.maximum(structure.worst_by_tier(used[:-1]), 1.0)
         limit = network.by_tier(most, np.inf)[:-1] * structure.capacity * (1 + _TOLERANCE)
         self._limit: Floats = np.append(np.where(chosen[:-1], limit, np.inf), np.inf)
         """Gbit/s that each arc may carry, and the padding."""
-        asking, stretch = self._loads.stretches(self._loads.load, np.arange(len(chosen)))
-        asking[:, ~chosen] = 0.0
+        asking, stretch = self._stretches(np.arange(len(chosen)))
         self._worth = bool(stretch[asking > _TOLERANCE].max(initial=0.0) > used.max() * _WORTH)
         self._cost = _sum(asking, stretch)
         """Stretches of the QPs on each arc, to the power and added up."""
@@ -118,7 +118,7 @@ class _Regrouping:
             new.append(path)
         else:
             touched = distinct(np.concatenate([*old, *new]))
-            asking, stretch = self._loads.stretches(self._loads.load[:, touched], touched)
+            asking, stretch = self._stretches(touched)
             after = _sum(asking, stretch)
             if after.sum() < self._cost[touched].sum() * (1 - _TOLERANCE):
                 self._cost[touched], self._mixed[touched] = after, _mixed(asking, stretch)
@@ -129,6 +129,12 @@ class _Regrouping:
         self._add(chunks[: len(new)], new, -1)
         self._add(chunks, old, 1)
         return False
+
+    def _stretches(self, arcs: Ints) -> tuple[Floats, Floats]:
+        """Return the present stretches as ``ClippedLoads.stretches`` does; 0 where none count."""
+        asking, stretch = self._loads.stretches(self._loads.load[:, arcs], arcs)
+        asking[:, ~self._chosen[arcs]] = 0.0
+        return asking, stretch
 
     def _add(self, chunks: Iterable[int], paths: Iterable[Ints], sign: int) -> None:
         for chunk, path in zip(chunks, paths, strict=True):

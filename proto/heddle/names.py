@@ -1,8 +1,9 @@
-"""How people expect names to be sorted and links to be named."""
+"""How people expect names to be sorted, and links and paths to be named."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
 
 _NUMBER = re.compile(r"([0-9]+)")
 
@@ -19,3 +20,13 @@ def natural(name: str) -> tuple[list[tuple[int, str]], str]:
 def link_name(source: str, target: str, key: object = "") -> str:
     """Return a link as all commands accept and print it: ``A,B``, or ``A,B,KEY`` with a key."""
     return f"{source},{target}" + (f",{key}" if key != "" else "")
+
+
+def path_name(nodes: Sequence[str], keys: Iterable[object]) -> str:
+    """Return the nodes of a path in order of travel; a key other than 0 precedes its next node.
+
+    ``keys`` are those of the links between the nodes: ``n0 leaf0 [1]spine0``.
+    """
+    hops = zip(keys, nodes[1:], strict=True)
+    named = (node if str(key) in ("", "0") else f"[{key}]{node}" for key, node in hops)
+    return " ".join([*nodes[:1], *named])

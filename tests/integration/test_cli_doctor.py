@@ -125,3 +125,23 @@ async def test_an_installation_is_checked_and_the_exit_code_tells(tmp_path: Path
                     await asyncio.sleep(0.05)
             assert lost.code == 1
             assert "-> Run: heddle doctor job blue" in lost.out
+
+
+async def test_the_path_of_the_slowest_flow_tells_parallel_links_apart(tmp_path: Path) -> None:
+    """The path names the parallel link that is used, not only the switches at its ends."""
+    fabric, jobs = tmp_path / "pod.json", tmp_path / "jobs.yaml"
+    pod = clos(leaves=2, spines=1, nics_per_leaf=1, nics_per_host=1, parallel=2, name="pod")
+    save_fabric_file(pod, fabric)
+    jobs.write_text("- {job: red, hosts: [l0-h0, l1-h0], gpus_per_host: 1}")
+    async with controlling(tmp_path) as controller:
+        for words in (
+            ("fabric", "import", fabric),
+            ("fabric", "link", "l0,s0,0", "down"),
+            ("job", "submit", jobs),
+            ("job", "watch", "--until", "planned"),
+        ):
+            done = await controller.does(*words)
+            assert done.code == 0, done.err
+        told = await controller.does("doctor", "job", "red")
+        (path,) = (line for line in told.lines if line[0] == "path")
+        assert {"[1]s0", "[1]l0"} & {*path}, path

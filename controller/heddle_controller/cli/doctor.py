@@ -14,6 +14,7 @@ from heddle_controller.cli.client import Terms
 from heddle_controller.cli.failure import FAULT, CommandGroup
 from heddle_controller.cli.options import last_part, ref_text, with_client
 from heddle_controller.cli.output import echo, echo_json, echo_pairs
+from heddle_controller.cli.routes import path_text
 from heddle_controller.cli.watching import of_fabric, of_jobs, of_plans, watchable
 from heddle_controller.serve.codec import common
 
@@ -97,7 +98,7 @@ def _echo_job(answer: pb.JobExamination) -> None:
     if slowest.flow:
         link = ref_text(slowest.link)
         pairs["slowest flow"] = slowest.flow
-        pairs["path"] = "; ".join(" ".join(path.nodes) for path in route.paths) or "none"
+        pairs["path"] = "; ".join(map(path_text, route.paths)) or "none"
         pairs["limited by"] = (
             f"{link}, {slowest.utilization:.1%} full" if slowest.link.source else ""
         )

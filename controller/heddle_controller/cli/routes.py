@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from heddle.names import path_name
 from heddle.v1 import common_pb2, plan_pb2
 from heddle_controller.cli.options import last_part, ref_text
 from heddle_controller.cli.output import echo, echo_pairs, echo_table
@@ -133,12 +134,8 @@ def _rows(route: plan_pb2.Route) -> list[tuple[str, str, str, str]]:
 
 
 def path_text(path: common_pb2.Path) -> str:
-    """Return node ids in order of travel; a link key other than 0 precedes the node it leads to."""
-    if not path.nodes:
-        return "the underlay"
-    keys = [f"[{key}]" if key not in ("", "0") else "" for key in path.keys]
-    hops = [f"{key}{node}" for key, node in zip(keys, path.nodes[1:], strict=True)]
-    return " ".join([path.nodes[0], *hops])
+    """Return the nodes of a path and the keys of its links, or that it is the underlay."""
+    return path_name(path.nodes, path.keys) or "the underlay"
 
 
 SHARERS = 3

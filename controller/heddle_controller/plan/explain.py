@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from heddle.names import path_name
 from heddle_controller.model.arrays import Ints, distinct
 from heddle_controller.model.errors import size_words
 from heddle_controller.model.fabric import State
@@ -153,7 +154,8 @@ def _qps(plan: Plan, path: int) -> str:
 def _way(plan: Plan, arcs: Ints) -> str:
     structure = plan.fabric.structure
     nodes = [structure.tail[arcs[0]], *structure.head[arcs].tolist()]
-    return " ".join(structure.nodes.ids[node] for node in nodes)
+    keys = [structure.links.key[link] for link in (arcs >> 1).tolist()]
+    return path_name([structure.nodes.ids[node] for node in nodes], keys)
 
 
 def _label(plan: Plan, arc: int) -> str:

@@ -19,11 +19,11 @@ OVER = "n0 leaf0 spine{} leaf1 n2"
 BESIDE = "n1 leaf0 spine{} leaf1 n3"
 
 
-def two(a: int, b: int, fabric: Fabric | None = None, backup: str = "") -> Plan:
-    """Two flows from leaf0 to leaf1, each over a spine."""
+def two(a: int, b: int, fabric: Fabric | None = None, backup: str = "", way: str = "") -> Plan:
+    """Two flows from leaf0 to leaf1, each over a spine; ``way`` is another path of the first."""
     fabric = fabric or clos()
     flows = wishes(fabric, a=Wish("n0", "n2", 60.0), b=Wish("n1", "n3", 30.0))
-    ways = {"a": [(0, 0, OVER.format(a))], "b": [(0, 0, BESIDE.format(b))]}
+    ways = {"a": [(0, 0, way or OVER.format(a))], "b": [(0, 0, BESIDE.format(b))]}
     return Draft(fabric, flows, ways, {"a": [(0, 0, backup)]}).plan()
 
 
@@ -67,6 +67,16 @@ def test_best_of_many() -> None:
         ),
         "It is the best of 2 shortest paths: on none would the worst link be below 0.600.",
         "Should it break, packets turn to n0 leaf0 spine1 leaf1 n2 at once.",
+    )
+
+
+def test_parallel_links_are_told_apart() -> None:
+    """Reasons name the parallel links of a path and of its backup by their keys, but for key 0."""
+    way, spare = "n0 leaf0 #1 spine0 #0 leaf1 n2", "n0 leaf0 #0 spine0 #1 leaf1 n2"
+    told = explain(two(0, 1, clos(parallel=2), backup=spare, way=way), 0)
+    assert told.reasons[0].startswith("All QPs take n0 leaf0 [1]spine0 leaf1 n2; ")
+    assert (
+        told.reasons[2] == "Should it break, packets turn to n0 leaf0 spine0 [1]leaf1 n2 at once."
     )
 
 

@@ -66,6 +66,7 @@ function table(caption, heads, rows, empty = "None.") {
 
 const facts = (pairs) => h("dl", {class: "facts"}, pairs.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
 const linkName = (link) => [link.source, link.target, ...(link.key && link.key !== "0" ? [link.key] : [])].join(",");
+const wayOf = (path) => path.nodes.map((node, place) => (place && !["", "0"].includes(path.keys[place - 1]) ? `[${path.keys[place - 1]}]${node}` : node)).join(" → ");
 const linkTo = (fabric, link) => (link ? to(at(fabric, "link", {source: link.source, target: link.target, key: link.key}), linkName(link)) : "–");
 const flowTo = (fabric, flow) => to(at(fabric, "flow", {id: flow}), flow);
 const jobTo = (fabric, job) => to(at(fabric, "job", {id: job}), job);
@@ -220,7 +221,7 @@ function plansView(fabric, values) {
 
 function comparisonView(fabric, values) {
   const before = values.get("before") || "", after = values.get("after") || "";
-  const paths = (found) => (found.length ? found.map((path) => h("div", {}, path.nodes.join(" → "))) : "no path");
+  const paths = (found) => (found.length ? found.map((path) => h("div", {}, wayOf(path))) : "no path");
   return asked(`Plan ${before} and plan ${after || "now"}`, () => api(fabric, "comparison", {before, after}), (told) => [
     h("p", {id: "moved"}, `${many(told.moved_count, "flow", "flows")} moved. Why: ${causes(told.causes)}.`),
     table("The plans", ["", `#Plan ${told.before.generation}`, `#Plan ${told.after.generation}`], [
@@ -425,7 +426,7 @@ function flowsView(fabric, values) {
   const given = {job: values.get("job") || "", source: values.get("source") || "", target: values.get("target") || "", key: values.get("key") || "", page: values.get("page") || ""};
   return asked(given.job ? `Flows of ${given.job}` : "Flows", () => api(fabric, "routes", given), (told) => [
     table(`Of plan ${told.generation}, in its order`, ["Flow", "Job", "#Wants", "Path"],
-      told.routes.map((route) => [flowTo(fabric, route.flow), jobTo(fabric, route.job), gbps(route.gbps), route.unrouted_reason || route.paths.map((path) => h("div", {}, path.nodes.join(" → ")))])),
+      told.routes.map((route) => [flowTo(fabric, route.flow), jobTo(fabric, route.job), gbps(route.gbps), route.unrouted_reason || route.paths.map((path) => h("div", {}, wayOf(path)))])),
     told.next_page_token ? h("p", {}, to(at(fabric, "flows", {...given, page: told.next_page_token}), "Next page")) : null,
   ]);
 }
@@ -446,7 +447,7 @@ function flowView(fabric, values) {
       table("Its links", ["#Path", "Link", "#Load", "#Speed", "#Full", "#Other flows"],
         hops.map((hop) => [`${hop.path + 1}`, linkTo(fabric, hop.link), gbps(hop.load_gbps), gbps(hop.capacity_gbps), percent(hop.load_gbps / hop.capacity_gbps), `${hop.other_flow_count}`])),
       doctor?.slowest?.flow === id ? [h("p", {}, "It is the slowest flow of its job."), examined(fabric, route.job, doctor)] : null,
-      table("Backups, where a path breaks", ["#Path", "Backup"], route.backups.map((path, place) => [`${place + 1}`, path.nodes.length ? path.nodes.join(" → ") : "none: the underlay"])),
+      table("Backups, where a path breaks", ["#Path", "Backup"], route.backups.map((path, place) => [`${place + 1}`, path.nodes.length ? wayOf(path) : "none: the underlay"])),
     ];
   });
 }

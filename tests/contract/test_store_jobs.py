@@ -124,7 +124,7 @@ async def test_delete_frees_hosts_and_name(fabric: Store) -> None:
     with pytest.raises(Conflict):
         await fabric.delete_job("f1", "j1", etag="old")
     await fabric.delete_job("f1", "j1", etag=first.etag)
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFound, match=r"j1 does not exist; .*heddle job list"):
         await fabric.get_job("f1", "j1")
     with pytest.raises(NotFound):
         await fabric.delete_job("f1", "j1")
@@ -161,7 +161,9 @@ async def test_demands_are_replaced_whole(fabric: Store) -> None:
     assert plain((await fabric.intent("f1")).demands) == plain((second,))
     await fabric.delete_demands("f1", "d1")
     for gone in (fabric.get_demands("f1", "d1"), fabric.delete_demands("f1", "d1")):
-        with pytest.raises(NotFound, match="fabrics/f1/demands/d1"):
+        with pytest.raises(
+            NotFound, match=r"fabrics/f1/demands/d1 does not exist; .*heddle demand list"
+        ):
             await gone
     assert (await fabric.intent("f1")).version == 4
 

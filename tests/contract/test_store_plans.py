@@ -153,7 +153,7 @@ async def test_what_is_gone_back_to_is_intent(world: StoreWorld) -> None:
     assert (await store.intent("f1")).rollback == await store.rollback("f1") == wanted
     await store.end_rollback("f1")
     assert (await store.intent("f1")).rollback is None
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFound, match="a rollback of fabrics/f1/plan does not exist; nothing"):
         await store.end_rollback("f1")
     await store.roll_back("f1", 1, 0.0)
     assert await store.rollback("f1") is None

@@ -66,7 +66,8 @@ async def test_a_second_submit_needs_the_word_replace(tmp_path: Path) -> None:
         assert (await o.does("job", "submit", file, "--only", "blue")).code == 0
         done = await o.does("job", "submit", file)
         assert done.code == 2
-        assert done.err.startswith("error: job 'blue':")
+        assert done.err.startswith("error: job 'blue': fabrics/f1/jobs/blue exists already; ")
+        assert "heddle job submit --replace" in done.err
         assert "(1 submitted before it)" in done.err
         assert (await o.does("job", "submit", file, "--replace")).code == 0
         missing = await o.does("job", "submit", file, "--only", "green")
@@ -110,7 +111,8 @@ async def test_every_problem_of_a_refused_job_is_told(tmp_path: Path) -> None:
         done = await o.does("job", "submit", jobs_file(tmp_path, text))
         assert done.code == 2
         first, *rest = done.err.splitlines()
-        assert first.startswith("error: job 'red':")
+        assert first.startswith("error: job 'red': hosts[0]: 'nobody' is not in the fabric; ")
+        assert "such as 'h0.0', 'h0.1'" in first
         assert len(rest) == 2
         assert all(line.startswith("  hosts[") for line in rest)
 

@@ -99,7 +99,7 @@ async def test_a_job_moves_to_other_hosts(tmp_path: Path) -> None:
         assert f"'{FREE[0]}' is of the job already" in said
         said = await world.refuses("job", "replace", "j", f"{OWN[0]}")
         assert "write OLD=NEW" in said
-        with pytest.raises(InvalidRequest, match="'nowhere' has no NIC"):
+        with pytest.raises(InvalidRequest, match="'nowhere' is not in the fabric; "):
             await client.replace_hosts("j", {OWN[0]: "nowhere"})
         with pytest.raises(NotFound):
             await client.replace_hosts("k", {OWN[0]: FREE[1]})

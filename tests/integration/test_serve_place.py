@@ -134,9 +134,9 @@ async def test_constraints_hold(tmp_path: Path) -> None:
             for why, asked in refused.items():
                 with pytest.raises(PreconditionFailed, match=why):
                     await client.recommend_placement(spec(), **asked)
-            with pytest.raises(InvalidRequest, match="'nowhere' has no NIC"):
+            with pytest.raises(InvalidRequest, match="'nowhere' is not in the fabric; "):
                 await client.recommend_placement(spec("nowhere"), 1)
-            with pytest.raises(InvalidRequest, match="'nowhere' has no NIC"):
+            with pytest.raises(InvalidRequest, match="'nowhere' is not in the fabric; "):
                 await client.recommend_placement(spec(), 1, exclude=["nowhere"])
             with pytest.raises(InvalidRequest, match="host_count"):
                 await client.recommend_placement(spec(), 0)

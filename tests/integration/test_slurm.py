@@ -447,7 +447,7 @@ PROLOG = {
 @pytest.mark.parametrize(
     ("said", "settings", "environment"),
     [
-        ("'x9' has no NIC in the fabric", {}, {"SLURM_JOB_NODELIST": "n[0-1],x9"}),
+        ("'x9' is not in the fabric; name one of", {}, {"SLURM_JOB_NODELIST": "n[0-1],x9"}),
         ("is in use by job 'taken'", {}, {"SLURM_JOB_NODELIST": "n[1-2]"}),
         ("tp", {}, {"SLURM_JOB_COMMENT": "heddle: gpus=1 tp=3"}),
         ("No such file", {}, {"SLURM_JOB_COMMENT": "heddle: @/nowhere"}),

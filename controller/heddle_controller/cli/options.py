@@ -125,7 +125,7 @@ def in_turn(
                 answers.append(call(job))
         except Failure as failure:
             before = f" ({len(answers)} {done} before it)" if answers else ""
-            text = f"job {job!r}: {failure.message}{before}"
+            text = f"job {job!r}: {failure.message.removeprefix(f'job {job!r}: ')}{before}"
             raise Failure(text, failure.exit_code, failure.details) from failure
     return answers
 

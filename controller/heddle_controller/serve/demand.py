@@ -118,7 +118,8 @@ class DemandService(DemandServiceServicer):
         structure = (await self._store.get_fabric(fabric)).fabric.structure
         found = self._observations.of(fabric).unannounced.flows.record(structure)
         if found is None:
-            raise NotFound(names.demands_name(fabric, name))
+            cure = "no unannounced traffic is seen now"
+            raise NotFound(names.demands_name(fabric, name), cure)
         return found
 
     @override

@@ -167,9 +167,9 @@ class FabricService(FabricServiceServicer):
             raise refuse("request", "link", reason)
         record = await self._store.get_fabric(fabric)
         if not record.fabric.find_links(link.source, link.target, link.key or None):
-            raise NotFound(
-                f"link {link_name(link.source, link.target, link.key)} of fabrics/{fabric}"
-            )
+            named = link_name(link.source, link.target, link.key)
+            cure = "name one of 'heddle fabric show --links'"
+            raise NotFound(f"link {named} of fabrics/{fabric}", cure)
         return record.link(common.find_link(record.fabric, link, "link")).link
 
     @override

@@ -216,7 +216,7 @@ def _switch(fabric: Fabric, name: str, field: str) -> int:
     """Return the row of a switch; raises ``InputError`` if it is no switch of the fabric."""
     node = fabric.structure.index.get(name, -1)
     if node == -1 or fabric.structure.nodes.kind[node] == NodeKind.NIC:
-        reason = f"{name!r} is not a switch of the fabric: see heddle fabric show"
+        reason = f"{name!r} is not a switch of the fabric: see heddle fabric show --links"
         raise refuse("request", field, reason)
     return node
 

@@ -17,7 +17,7 @@ from heddle_controller.model.flows import Flows
 from heddle_controller.model.job import MAX_BYTES, SUPPOSED, Gpus, Job
 from heddle_controller.state.errors import FailedPrecondition
 from heddle_controller.state.records import DemandRecord, JobRecord, Request
-from heddle_controller.traffic.checks import number_problems
+from heddle_controller.traffic.checks import number_problems, unknown_host
 from heddle_controller.traffic.groups import gpu_problems
 from heddle_controller.traffic.jobs import flows_of_job
 
@@ -110,7 +110,7 @@ def _host_problems(hosts: Sequence[str], fabric: Fabric) -> list[Problem]:
     problems = []
     for row, host in enumerate(hosts):
         if host not in known:
-            problems.append(Problem(f"hosts[{row}]", f"{host!r} has no NIC in the fabric"))
+            problems.append(Problem(f"hosts[{row}]", f"{host!r} {unknown_host(host, fabric)}"))
         elif host in seen:
             problems.append(Problem(f"hosts[{row}]", f"{host!r} is named twice"))
         seen.add(host)

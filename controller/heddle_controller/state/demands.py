@@ -211,7 +211,7 @@ def demand_set(view: View, name: str) -> DemandSet:
     check_known(view)
     found = view.get(DEMANDS, name, _parse)
     if found is None:
-        raise NotFound(_name(view.name, name))
+        raise NotFound(_name(view.name, name), "put it, or name one of 'heddle demand list'")
     return found
 
 

@@ -28,15 +28,21 @@ class PortError(Exception):
 class NotFound(PortError):
     """There is no such record."""
 
-    def __init__(self, name: str) -> None:
-        super().__init__(f"{name} does not exist")
+    def __init__(self, name: str, cure: str) -> None:
+        super().__init__(f"{name} does not exist; {cure}")
         self.name = name
+
+
+def unknown_fabric(fabric: str) -> NotFound:
+    """Return the error that there is no such fabric."""
+    cure = "name one of 'heddle fabric list', or put it by 'heddle fabric import'"
+    return NotFound(f"fabrics/{fabric}", cure)
 
 
 class AlreadyExists(PortError):
     """The name is taken."""
 
-    def __init__(self, name: str, cure: str = "update it, or choose another name") -> None:
+    def __init__(self, name: str, cure: str) -> None:
         super().__init__(f"{name} exists already; {cure}")
         self.name = name
 

@@ -25,7 +25,7 @@ from heddle_controller.state.codec.fabrics import (
     state_times,
     unpack_states,
 )
-from heddle_controller.state.errors import Conflict, NotFound
+from heddle_controller.state.errors import Conflict, NotFound, unknown_fabric
 from heddle_controller.state.records import (
     FabricRecord,
     FabricSummary,
@@ -133,7 +133,7 @@ def meta_of(view: View) -> Meta:
     """Return the small facts about a fabric. Raises ``NotFound``."""
     meta = view.get(META, "", _parse_meta)
     if meta is None:
-        raise NotFound(f"fabrics/{view.name}")
+        raise unknown_fabric(view.name)
     return meta
 
 
@@ -141,7 +141,7 @@ def states_of(view: View) -> States:
     """Return the administrative states of a fabric. Raises ``NotFound``."""
     states = view.get(_STATES, "", unpack_states)
     if states is None:
-        raise NotFound(f"fabrics/{view.name}")
+        raise unknown_fabric(view.name)
     return states
 
 
@@ -168,7 +168,7 @@ def record_of(view: View, structures: Structures) -> FabricRecord:
 
     record = view.get(GROUND, "", made)
     if record is None:
-        raise NotFound(f"fabrics/{view.name}")
+        raise unknown_fabric(view.name)
     return record
 
 
@@ -253,7 +253,8 @@ def set_link_state(
     _check_etag(view, etag)
     at = record.fabric.find_links(link.source, link.target, link.key)
     if not at:
-        raise NotFound(f"fabrics/{view.name}/links/{link}")
+        cure = "name one of 'heddle fabric show --links'"
+        raise NotFound(f"fabrics/{view.name}/links/{link}", cure)
     row = at[0]
     before = State(int(states.link_admin[row]))
     if before == state:
@@ -283,7 +284,8 @@ def set_switch_state(
     _check_etag(view, etag)
     row = structure.index.get(node)
     if row is None or structure.nodes.kind[row] == NodeKind.NIC:
-        raise NotFound(f"fabrics/{view.name}/switches/{node}")
+        cure = "name a switch of 'heddle fabric show --links'"
+        raise NotFound(f"fabrics/{view.name}/switches/{node}", cure)
     before = State(int(states.node_admin[row]))
     if before == state:
         return _unchanged(view, stamp)

@@ -47,7 +47,8 @@ def submit_job(
     """Add a job. Raises what ``Store.submit_job`` documents."""
     check_known(view)
     if view.raw(_field(job.name)) is not None:
-        raise AlreadyExists(_name(view.name, job.name))
+        cure = "update it ('heddle job submit --replace'), or choose another name"
+        raise AlreadyExists(_name(view.name, job.name), cure)
     check_job_ids(job.name, jobs_meant_by_sets(view))
     change, record = _save(view, job, None, redeems, stamp)
     return replace(change, guards=(view.guard(SETS), *change.guards)), record
@@ -93,7 +94,7 @@ def job_record(view: View, name: str, etag: str = "") -> JobRecord:
     """Return a job. Raises ``NotFound``, or ``Conflict`` if an etag is given and differs."""
     record = _record(view, name)
     if record is None:
-        raise NotFound(_name(view.name, name))
+        raise NotFound(_name(view.name, name), "submit it, or name one of 'heddle job list'")
     if etag and etag != record.etag:
         raise Conflict(_name(view.name, name))
     return record

@@ -306,7 +306,8 @@ def roll_back(view: View, generation: int, seconds: float, stamp: Stamp) -> tupl
     check_known(view)
     row = plan_row(view, generation)
     if row is None:
-        raise NotFound(f"generation {generation} of fabrics/{view.name}/plan")
+        cure = "name one of 'heddle history'"
+        raise NotFound(f"generation {generation} of fabrics/{view.name}/plan", cure)
     if row.digest != meta_of(view).digest:
         why = "was made for other nodes or links: the fabric was put since"
         raise FailedPrecondition("rollback", Problem(f"generation {generation}", why))
@@ -318,7 +319,8 @@ def end_rollback(view: View, stamp: Stamp) -> Change:
     """End the rollback. Raises ``NotFound``, also if it is already over."""
     check_known(view)
     if rollback_of(view, stamp.now) is None:
-        raise NotFound(f"a rollback of fabrics/{view.name}/plan")
+        cure = "nothing needs to end: plans are made freely"
+        raise NotFound(f"a rollback of fabrics/{view.name}/plan", cure)
     return _written(view, None, stamp)
 
 

@@ -138,7 +138,7 @@ def release_hosts(view: View, name: str, stamp: Stamp) -> Change:
     check_known(view)
     old = _found(view, name)
     if old is None or old.over(stamp.now):
-        raise NotFound(_name(view.name, name))
+        raise NotFound(_name(view.name, name), "it may be over: see 'heddle job reservations'")
     held = Holds(view, HELD)
     _end(held, old)
     return Change(

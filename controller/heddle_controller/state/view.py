@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from heddle_controller.state.audit import AuditEntry
 from heddle_controller.state.codec.container import DamagedError
-from heddle_controller.state.errors import NotFound
+from heddle_controller.state.errors import unknown_fabric
 from heddle_controller.state.records import Request, Versions
 
 INTENT, FACTS, NEITHER = "i", "f", "n"
@@ -269,4 +269,4 @@ class View:
 def check_known(view: View) -> None:
     """Raise ``NotFound`` if the fabric does not exist."""
     if not view.known:
-        raise NotFound(f"fabrics/{view.name}")
+        raise unknown_fabric(view.name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
+from itertools import islice
 
 from heddle_controller.model.errors import MAX_PROBLEMS, Problem
 from heddle_controller.model.fabric import Fabric
@@ -79,18 +80,23 @@ def host_problems(job: Job, fabric: Fabric) -> list[Problem]:
     known = fabric.structure.nics_of_host
     missing = [host for host in dict.fromkeys(job.hosts) if host not in known]
     return [
-        Problem(f"host {host!r}", _unknown(host, fabric, guess=row == 0))
+        Problem(f"host {host!r}", unknown_host(host, fabric, guess=row == 0))
         for row, host in enumerate(missing[:MAX_PROBLEMS])
     ]
 
 
-def _unknown(host: str, fabric: Fabric, *, guess: bool) -> str:
+def unknown_host(host: str, fabric: Fabric, *, guess: bool = False) -> str:
+    """Return why a host that is not in ``nics_of_host`` cannot be used, and what to do.
+
+    A guess at what was meant reads the names of all hosts.
+    """
+    known = fabric.structure.nics_of_host
     if host in fabric.structure.host_names:
         return "has no NIC in the fabric; give one to it, or leave the host out"
-    # A guess reads every name, so it is made for the first unknown host only.
-    close = get_close_matches(host, fabric.structure.nics_of_host, n=3) if guess else []
-    hint = f"did you mean {' or '.join(map(repr, close))}?" if close else "see the fabric's hosts"
-    return f"is not in the fabric; {hint}"
+    if guess and (close := get_close_matches(host, known, n=3)):
+        return f"is not in the fabric; did you mean {' or '.join(map(repr, close))}?"
+    first = ", ".join(map(repr, islice(known, 3)))
+    return f"is not in the fabric; name one of its {len(known)} hosts, such as {first}"
 
 
 def shared_hosts(jobs: Iterable[Job]) -> Iterator[Problem]:

@@ -329,7 +329,8 @@ class Pages:
         record = await self._api.store.get_fabric(fabric)
         row = record.fabric.structure.index.get(switch, NONE)
         if row == NONE or record.fabric.structure.nodes.kind[row] == NodeKind.NIC:
-            raise NotFound(f"switch {switch[:80]!r} of fabrics/{fabric}")
+            cure = "look for it on the view Fabric"
+            raise NotFound(f"switch {switch[:80]!r} of fabrics/{fabric}", cure)
         committed = await self._api.store.committed(fabric)
         plan = await self.feed.view(fabric).plan(committed)
         if plan is not None and not same_structure(plan.plan.fabric, record.fabric):

@@ -31,8 +31,8 @@ def details(status: status_pb2.Status | None, kind: type[M]) -> list[M]:
     ("error", "code"),
     [
         (InputError("f", Problem("r", "why")), "INVALID_ARGUMENT"),
-        (ports.NotFound("fabrics/f1"), "NOT_FOUND"),
-        (ports.AlreadyExists("fabrics/f1/jobs/j"), "ALREADY_EXISTS"),
+        (ports.NotFound("fabrics/f1", "put it"), "NOT_FOUND"),
+        (ports.AlreadyExists("fabrics/f1/jobs/j", "update it"), "ALREADY_EXISTS"),
         (ports.Conflict("fabrics/f1"), "ABORTED"),
         (ports.StaleEpoch(1, 2), "ABORTED"),
         (ports.StaleGeneration(1, 2), "ABORTED"),

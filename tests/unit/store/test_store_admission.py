@@ -31,7 +31,7 @@ BAD_JOBS: dict[str, tuple[Job, str]] = {
     "name": (job(""), "job '': name: use 1 to 63 letters, digits, '-', '_' or '.'"),
     "slash": (job("a/b"), "name: use 1 to 63"),
     "no hosts": (job(hosts=()), "hosts: none are given"),
-    "unknown host": (job(hosts=("h0.0", "h7")), "hosts[1]: 'h7' has no NIC in the fabric"),
+    "unknown host": (job(hosts=("h0.0", "h7")), "hosts[1]: 'h7' is not in the fabric; name one of"),
     "host twice": (job(hosts=("h0.0", "h0.0")), "hosts[1]: 'h0.0' is named twice"),
     "gpus": (replace(job(), gpus_per_host=0), "gpus_per_host: is 0; give 1 or more"),
     "qps": (job(qps=0), "qps: is 0; give 1 or more"),
@@ -121,7 +121,7 @@ async def test_a_replay_that_would_be_refused_today(store: Store) -> None:
     await store.delete_job("f1", "j1")
     await store.put_fabric("f1", clos(leaves=1))
     assert await store.submit_job("f1", wanted, request=Request("r1")) == first
-    with pytest.raises(InputError, match=r"'h1\.0' has no NIC"):
+    with pytest.raises(InputError, match=r"'h1\.0' is not in the fabric; "):
         await store.submit_job("f1", wanted, request=Request("r2"))
     assert await store.list_jobs("f1") == []
 

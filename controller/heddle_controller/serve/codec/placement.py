@@ -17,6 +17,7 @@ from heddle_controller.serve.codec import common, names
 from heddle_controller.serve.codec import job as job_codec
 from heddle_controller.state.errors import FailedPrecondition
 from heddle_controller.state.records import Intent, Reservation
+from heddle_controller.traffic.checks import unknown_host
 from heddle_controller.traffic.groups import gpu_problems
 
 _DEFAULT, _CEILING = 5, 20
@@ -45,8 +46,8 @@ def ask_from_pb(
         reason = "is over, or never was: reserve hosts again, or ask without it"
         problem = Problem(f"reservation {request.reservation[:80]!r}", reason)
         raise FailedPrecondition("request", problem)
-    _check_hosts(request.spec.hosts, known, "spec.hosts")
-    _check_hosts(limits.exclude, known, "constraints.exclude")
+    _check_hosts(request.spec.hosts, intent.fabric, "spec.hosts")
+    _check_hosts(limits.exclude, intent.fabric, "constraints.exclude")
     if not 1 <= request.host_count <= job_codec.MAX_JOB_HOSTS:
         reason = f"it is {request.host_count}: give 1 to {job_codec.MAX_JOB_HOSTS}"
         raise refuse("request", "host_count", reason)
@@ -125,9 +126,10 @@ def _run(gpus: Sequence[int], count: int) -> Gpus:
     return tuple(ordered[:count])
 
 
-def _check_hosts(hosts: Sequence[str], known: Mapping[str, object], field: str) -> None:
+def _check_hosts(hosts: Sequence[str], fabric: Fabric, field: str) -> None:
+    known = fabric.structure.nics_of_host
     problems = [
-        Problem(f"{field}[{row}]", f"{host[:80]!r} has no NIC in the fabric")
+        Problem(f"{field}[{row}]", f"{host[:80]!r} {unknown_host(host, fabric)}")
         for row, host in enumerate(hosts)
         if host not in known
     ]

@@ -100,6 +100,31 @@ async def test_each_plan_tells_what_led_to_it_and_two_are_compared(tmp_path: Pat
         )
 
 
+async def test_a_rollback_names_the_flows_that_did_not_get_their_paths_back(tmp_path: Path) -> None:
+    """Flows whose old paths lead over a drained link are named with both paths; later, none is."""
+    async with controlling(tmp_path) as controller:
+        await begun(tmp_path, controller)
+        before = await planned(controller)
+        assert (await controller.does("fabric", "link", "l0,s1", "drained")).code == 0
+        after = await planned(controller, before)
+        gone = (await controller.does("plan", "diff", str(before), str(after), "--json")).json
+        over = {one["flow"] for one in gone["moved"] if "s1" in one["before"][0]["nodes"]}
+        assert over
+
+        done = await controller.does("plan", "rollback", str(before), "--json")
+        assert done.code == 0, done.err
+        assert {one["flow"] for one in done.json["not_back"]} == over
+        assert done.json["not_back_count"] == len(over)
+        assert all("s1" not in one["after"][0]["nodes"] for one in done.json["not_back"])
+        text = (await controller.does("plan", "rollback", str(before))).out
+        assert f"their paths back: {len(over)}; since then: link lost: l0,s1" in text
+        assert all(flow in text for flow in over)
+
+        assert (await controller.does("fabric", "link", "l0,s1", "up")).code == 0
+        done = await controller.does("plan", "rollback", str(before), "--json")
+        assert (done.json["not_back"], done.json["not_back_count"]) == ([], 0)
+
+
 async def test_what_is_asked_wrong_is_refused_with_the_cure(tmp_path: Path) -> None:
     """Unknown generations and invalid times are refused, and the error says why."""
     async with controlling(tmp_path) as controller:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from google.protobuf.json_format import MessageToDict
 
 from heddle.v1 import common_pb2
 from heddle.v1 import plan_pb2 as pb
@@ -149,6 +150,11 @@ def diff(client: Terms, *, before: int, after: int) -> None:
             for one in answer.jobs
         ]
         echo_table(["job", "slowest flow before", "after", "flow"], rows)
+    _echo_moved(answer)
+
+
+def _echo_moved(answer: pb.ComparePlansResponse) -> None:
+    """Print flows whose paths differ, if there are any."""
     if answer.moved:
         moved = [(one.flow, _paths(one.before), _paths(one.after)) for one in answer.moved]
         echo_table(["flow", "before", "after"], moved)
@@ -170,17 +176,40 @@ def diff(client: Terms, *, before: int, after: int) -> None:
 def rollback(client: Terms, *, generation: int, time: str) -> None:
     """Return to an earlier plan, and keep it for a time.
 
-    Flows get the paths that they had in that plan, if the links are there. Lost links are repaired,
-    but the plan is not improved during this time. 'heddle plan release' ends it.
+    Flows get the paths that they had in that plan, if the links are there; the command names flows
+    that did not get them. Lost links are repaired, but the plan is not improved during this time.
+    'heddle plan release' ends it.
     """
     request = pb.RollBackPlanRequest(
-        plan=f"{client.fabric}/plan", generation=generation, seconds=seconds_of(time, "--for")
+        plan=client.plan, generation=generation, seconds=seconds_of(time, "--for")
     )
-    answer = client.api.plans.RollBackPlan(request)
+    wanted = client.api.plans.RollBackPlan(request)
+    follows = _plan_for(client, wanted)
+    compare = pb.ComparePlansRequest(plan=client.plan, before=generation, after=follows)
+    answer = client.api.plans.ComparePlans(compare)
     if client.json:
-        echo_json(answer)
-    else:
-        echo(f"back to plan {generation} until {common.time_text(answer.end_time)}")
+        told = MessageToDict(wanted, preserving_proto_field_name=True)
+        told["plan"] = str(follows)  # a string, as all 64-bit numbers of the API are in JSON
+        told |= {"not_back": [*answer.moved], "not_back_count": answer.moved_count}
+        echo_json(told)
+        return
+    echo(f"back to plan {generation} until {common.time_text(wanted.end_time)}: plan {follows}")
+    if answer.moved_count:
+        since = causes_text(answer.causes)
+        why = f"; since then: {since}" if since else ""
+        echo(f"flows that did not get their paths back: {answer.moved_count}{why}")
+        _echo_moved(answer)
+
+
+def _plan_for(client: Terms, wanted: pb.Rollback) -> int:
+    """Wait for the first plan that follows a rollback, and return its generation."""
+    for plan in client.api.watch_plans(client.timeout):
+        if plan.answered_version >= wanted.intent_version:
+            return plan.generation
+    raise Failure(
+        f"the rollback is stored, but no plan followed it in {client.timeout:g} s: "
+        "see heddle show plan, and the controller's log"
+    )
 
 
 @plan.command("release")

@@ -81,9 +81,12 @@ def plan_summary_to_pb(summary: PlanSummary) -> pb.PlanSummary:
 
 
 def rollback_to_pb(rollback: Rollback) -> pb.Rollback:
-    """Return a rollback as a message: its generation and when it ends."""
-    end = common.time_to_pb(rollback.end_time)
-    return pb.Rollback(generation=rollback.generation, end_time=end)
+    """Return a rollback as a message."""
+    return pb.Rollback(
+        generation=rollback.generation,
+        end_time=common.time_to_pb(rollback.end_time),
+        intent_version=rollback.version,
+    )
 
 
 def _causes(causes: Iterable[Cause]) -> list[pb.PlanCause]:

@@ -153,8 +153,13 @@ class Rollback(_message.Message):
 
     GENERATION_FIELD_NUMBER: _builtins.int
     END_TIME_FIELD_NUMBER: _builtins.int
+    INTENT_VERSION_FIELD_NUMBER: _builtins.int
     generation: _builtins.int
     """Generation of the earlier plan."""
+    intent_version: _builtins.int
+    """Version of the intent that asked for it. Plans whose answered_version is at least this follow
+    it. ComparePlans says which flows such a plan could not bring back.
+    """
     @_builtins.property
     def end_time(self) -> _timestamp_pb2.Timestamp:
         """When the rollback ends."""
@@ -164,10 +169,11 @@ class Rollback(_message.Message):
         *,
         generation: _builtins.int = ...,
         end_time: _timestamp_pb2.Timestamp | None = ...,
+        intent_version: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["end_time", b"end_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_time", b"end_time", "generation", b"generation"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_time", b"end_time", "generation", b"generation", "intent_version", b"intent_version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

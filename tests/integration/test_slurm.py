@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 from collections.abc import Iterator
 from typing import Any
 
@@ -81,6 +82,22 @@ def test_newer_slurms_get_their_yaml(world: World) -> None:
     }
 
 
+def test_nodes_that_the_fabric_does_not_have_are_left_out_of_the_tree(world: World) -> None:
+    """Nodes of Slurm outside the fabric are named in a note; a list of only such nodes is refused.
+
+    A cluster has such nodes, for logins for example.
+    """
+    asked = str(HEDDLE), "--server", world.address, "slurm", "topology", "--nodes"
+    told = world.slurm.type(*asked, "login[0-1],n[0-2]")
+    assert "SwitchName=l0 Nodes=n[0,2]\nSwitchName=l1 Nodes=n1\n" in told.stdout
+    assert (told.returncode, told.stderr) == (
+        0,
+        "note: the fabric has no host 'login0' and 1 more: below no switch\n",
+    )
+    none = world.slurm.type(*asked, "login[0-1]")
+    assert (none.returncode, none.stdout, "hosts such as 'n0'" in none.stderr) == (2, "", True)
+
+
 SHOW = "srun -l bash -c 'echo $SLURMD_NODENAME' | sort -n"
 
 
@@ -108,6 +125,26 @@ def test_ranks_go_over_the_hosts_in_the_order_that_crosses_least(world: World) -
     twice, once = found[:16], found[16:]
     assert twice[::2] == twice[1::2] == once
     assert {frozenset(once[:4]), frozenset(once[4:])} == {frozenset(EVEN), frozenset(ODD)}
+
+
+def test_a_shape_may_keep_the_order_of_slurm(world: World) -> None:
+    """With ``order=slurm`` in its words, a shape leaves the nodes in Slurm's order."""
+    allocation = {
+        "SLURM_CLUSTER_NAME": CLUSTER,
+        "SLURM_JOB_ID": "901",
+        "SLURM_JOB_NODELIST": "n[0-7]",
+        "SLURM_TASKS_PER_NODE": "1(x8)",
+    }
+    best, kept = (
+        world.slurm.must(
+            *(HEDDLE, "--json", "slurm", "hostfile", "--shape", f"gpus=1 order={order}"),
+            **world.environment,
+            **allocation,
+        )
+        for order in ("best", "slurm")
+    )
+    assert json.loads(kept)["hosts"] == [*NODES]
+    assert json.loads(best)["hosts"] != json.loads(kept)["hosts"]
 
 
 def test_a_job_runs_where_no_controller_answers(world: World) -> None:
@@ -339,6 +376,8 @@ def test_idle_nodes_are_chosen_for_the_traffic_of_a_job(world: World) -> None:
         (("-N2", "--comment", "heddle: gpus=eight"), "'gpus=eight'"),
         (("-N2", "--comment", SHAPE, "--array=1-2"), "tasks of an array start one by one"),
         (("--comment", SHAPE), "give --nodes a number"),
+        (("-N2", "--comment", SHAPE, "--hold"), "it starts later"),
+        (("-H", "-N2", "--comment", SHAPE), "it starts later"),
         (("-N2", "--comment", SHAPE, "--mem=1T"), "on the best nodes the job may not run"),
         (("-N2", "--comment", SHAPE, "-p", "all,shared"), "any of several partitions"),
         (("-N2", "--comment", SHAPE, "-M", "other"), "--clusters names another cluster"),
@@ -375,6 +414,27 @@ def test_slurm_chooses_for_what_script_and_variables_ask(
     )
     assert "note: Slurm chooses the nodes: " in told.stderr
     assert why in told.stderr
+
+
+def test_a_node_that_does_not_respond_is_not_chosen(world: World) -> None:
+    """Slurm calls a node idle that has stopped to respond, but would run no job on it."""
+    world.slurm.must("scontrol", "update", "NodeName=n2", "State=NORESP")
+    try:
+        told = world.slurm.type(
+            *(str(HEDDLE), "--server", world.address, "slurm", "sbatch"),
+            *("--test-only", "-N3", "--comment", SHAPE),
+            world.slurm.script("true\n"),
+        )
+    finally:
+        world.slurm.must("scontrol", "reconfigure")  # asks all nodes to answer
+        patiently(
+            lambda: (
+                world.slurm.lines("sinfo", "-h", "-n", "n2", "-o", "%T", "-p", "all") == ["idle"]
+            ),
+            "n2 to respond",
+        )
+    assert "note: 3 of 7 idle nodes: " in told.stderr
+    assert "n[0,4,6]" in told.stderr
 
 
 def test_nodes_outside_the_fabric_are_left_out(world: World) -> None:
@@ -450,7 +510,11 @@ PROLOG = {
         ("'x9' is not in the fabric; name one of", {}, {"SLURM_JOB_NODELIST": "n[0-1],x9"}),
         ("is in use by job 'taken'", {}, {"SLURM_JOB_NODELIST": "n[1-2]"}),
         ("tp", {}, {"SLURM_JOB_COMMENT": "heddle: gpus=1 tp=3"}),
-        ("No such file", {}, {"SLURM_JOB_COMMENT": "heddle: @/nowhere"}),
+        (
+            f"'/nowhere': No such file or directory on {socket.gethostname()}",
+            {},
+            {"SLURM_JOB_COMMENT": "heddle: @/nowhere"},
+        ),
         ("no plain file of the user", {}, SHADOW),
         ("f2", {"HEDDLE_FABRIC": "f2"}, {}),
         ("cannot reach the controller", {"HEDDLE_SERVER": "127.0.0.1:1"}, {}),

@@ -14,6 +14,7 @@ from pathlib import Path
 import click
 
 from heddle.client import NotFound
+from heddle.shape import Shape
 from heddle.v1 import placement_pb2 as pb
 from heddle_controller.cli.client import Terms
 from heddle_controller.cli.failure import Failure
@@ -82,28 +83,30 @@ def _ordered(client: Terms, mine: Allocation, shape: str | None) -> Sequence[str
     """Return the hosts in rank order, or in Slurm's order if that cannot be found out."""
     try:
         with client.failing():
-            spec = _shape(shape) if shape else pb.JobSpec()
-            spec.hosts.extend(mine.hosts)
-            return _asked(client, mine, spec)
+            told = _shape(shape) if shape else Shape(pb.JobSpec())
+            told.spec.hosts.extend(mine.hosts)
+            return _asked(client, mine, told)
     except (Failure, InputError) as error:
         text = error.message if isinstance(error, Failure) else str(error)
         echo(f"note: no rank order, Slurm's own is kept: {text}", err=True)
         return mine.hosts
 
 
-def _shape(text: str) -> pb.JobSpec:
-    return read_shape(text, os.getcwd(), os.getuid(), gpus_told=True).spec  # noqa: PTH109 - a text
+def _shape(text: str) -> Shape:
+    return read_shape(text, os.getcwd(), os.getuid(), gpus_told=True)  # noqa: PTH109 - a text
 
 
-def _asked(client: Terms, mine: Allocation, spec: pb.JobSpec) -> Sequence[str]:
+def _asked(client: Terms, mine: Allocation, shape: Shape) -> Sequence[str]:
     """Return the controller's rank order for the job, or for the shape."""
-    replaces = mine.name
+    spec, replaces = shape.spec, mine.name
     try:
         known = client.api.get_job(mine.name).spec.hosts
         if sorted(known) == sorted(mine.hosts):
             return known
     except NotFound:
         replaces = ""
+    if shape.order == "slurm":
+        return mine.hosts
     gpus = allocated_gpus(mine.number, mine.hosts, ANSWER)
     if not gpus and not spec.gpus_per_host:
         spec.gpus_per_host = _gpus_on_node()

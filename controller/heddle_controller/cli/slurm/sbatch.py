@@ -38,6 +38,7 @@ CHOSEN_BY_USER = {
     "reservation": "Slurm knows which nodes --reservation has",
     "dependency": "it starts later, when other nodes may be idle",
     "begin": "it starts later, when other nodes may be idle",
+    "hold": "it starts later, when other nodes may be idle",
     "clusters": "--clusters names another cluster",
 }
 """Options of sbatch that prevent a choice of nodes here, and why."""
@@ -196,6 +197,7 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
     ):  # fmt: skip
         parser.add_argument(short, f"--{name}")
     parser.add_argument("--comment", default="")
+    parser.add_argument("-H", "--hold", action="store_true")
     parser.add_argument("--reservation")
     parser.add_argument("--wrap")
     at = _script_at(words)
@@ -255,11 +257,12 @@ def _in_script(path: Path) -> Iterator[str]:
 
 
 def _idle(partition: str) -> list[str]:
-    """Return the nodes of a partition that are idle now, in Slurm's order.
+    """Return the nodes of a partition that are idle now and respond, in Slurm's order.
 
     Without a name it is Slurm's default partition, which sinfo marks by a ``*``.
     """
-    command = ["sinfo", "--noheader", "--Node", "--states=idle", "--format=%N %P"]
+    command = ["sinfo", "--noheader", "--Node", "--format=%N %P"]
+    command += ["--states=idle", "--responding"]
     if partition:
         command.append(f"--partition={partition}")
     told = _told(command)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import stat
 import subprocess
 from collections.abc import Sequence
@@ -61,7 +62,7 @@ def _content(path: str, user: int) -> str:
         opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else "its name has a zero byte"
-        raise Failure(f"file {path[:200]!r}: {why}; it is read where slurmctld runs") from None
+        raise Failure(f"file {path[:200]!r}: {why} on {socket.gethostname()}") from None
     try:
         found = os.fstat(opened)
         if not stat.S_ISREG(found.st_mode) or found.st_uid != user:

@@ -66,7 +66,8 @@ class Unit:
 @click.option(
     "--nodes",
     metavar="LIST",
-    help="Only these hosts, such as n[0-127]. [default: all hosts]",
+    help="Only these hosts, such as n[0-127]; a note names those that the fabric does not have. "
+    "[default: all hosts]",
 )
 @with_client
 def topology(client: Terms, form: str, top: str, nodes: str | None, *, zones: bool) -> None:
@@ -114,7 +115,10 @@ def units_of(fabric: pb.Fabric, chosen: set[str] | None, top: str) -> list[Unit]
     known = {host for unit in found for host in unit.hosts}
     if missing := sorted((chosen or set()) - known, key=natural):
         more = f" and {len(missing) - 1} more" if missing[1:] else ""
-        raise Failure(f"--nodes: the fabric has no host {missing[0][:80]!r}{more}")
+        text = f"the fabric has no host {missing[0][:80]!r}{more}"
+        if chosen is not None and chosen.isdisjoint(known):
+            raise Failure(f"--nodes: {text}: name hosts such as {min(known, key=natural)!r}")
+        echo(f"note: {text}: below no switch", err=True)
     zones = {node.zone for node in fabric.nodes if node.kind != pb.NODE_KIND_NIC}
     names = _Names({top, *map(_plain, zones)})
     units = []

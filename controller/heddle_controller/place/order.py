@@ -18,8 +18,8 @@ is better.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby, pairwise
+from typing import NamedTuple
 
 import numpy as np
 
@@ -30,9 +30,11 @@ from heddle_controller.model.job import Gpus, Job, Parallelism
 Hosts = tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Place:
-    """Where a host is attached. Hosts of one place are alike to the fabric."""
+class Place(NamedTuple):
+    """Where a host is attached. Hosts of one place are alike to the fabric.
+
+    It is a tuple because hosts are sorted by place many times, and tuples compare fast.
+    """
 
     zone: tuple[int, ...]
     """Numbers of the zones of its NICs and their switches, ascending; empty without zones."""
@@ -147,9 +149,10 @@ def _by_stage(hosts: Sequence[str], length: int, unit: int) -> Hosts:
 
 def _nested(hosts: Sequence[str], lengths: Sequence[int], where: Mapping[str, Place]) -> list[str]:
     """Return hosts in runs of the first length, each ordered in runs of the further lengths."""
-    if not lengths:
-        return _by_place(hosts, where)
-    runs = _runs(hosts, lengths[0], where)
+    ordered = _by_place(hosts, where)
+    if not lengths or where[ordered[0]] == where[ordered[-1]]:
+        return ordered
+    runs = _runs(ordered, lengths[0], where)
     return [host for run in runs for host in _nested(run, lengths[1:], where)]
 
 
@@ -165,7 +168,7 @@ def _gathered(
             return _nested(hosts, lengths, where)  # as of ep and cp, neither divides the other
         runs = [
             [host for first in firsts for host in of_first[first]]
-            for firsts in _runs(list(of_first), count, where)
+            for firsts in _runs(_by_place([*of_first], where), count, where)
         ]
     return [host for run in runs for host in run]
 
@@ -176,11 +179,13 @@ def _by_place(hosts: Sequence[str], where: Mapping[str, Place]) -> list[str]:
 
 
 def _runs(hosts: Sequence[str], length: int, where: Mapping[str, Place]) -> list[list[str]]:
-    """Cut hosts into runs of a length that divides their count, most of them within one place."""
+    """Cut hosts into runs of a length that divides their count, most of them within one place.
+
+    The hosts are in the order of ``_by_place``.
+    """
     found: list[list[str]] = []
     left_of_zones: list[list[str]] = []
-    ordered = _by_place(hosts, where)
-    for _, in_zone in groupby(ordered, key=lambda host: where[host].zone):
+    for _, in_zone in groupby(hosts, key=lambda host: where[host].zone):
         left: list[list[str]] = []
         for _, below in groupby(in_zone, key=lambda host: where[host].leaves):
             runs, rest = _cut(list(below), length)
@@ -195,6 +200,8 @@ def _runs(hosts: Sequence[str], length: int, where: Mapping[str, Place]) -> list
 
 def _cut(hosts: Sequence[str], length: int) -> tuple[list[list[str]], list[str]]:
     """Return whole runs of hosts, and the hosts that are left."""
+    if len(hosts) < length:
+        return [], list(hosts)
     whole = len(hosts) - len(hosts) % length
     return [list(hosts[at : at + length]) for at in range(0, whole, length)], list(hosts[whole:])
 

@@ -19,13 +19,14 @@ import socket
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from heddle_controller.model import graphs
+from heddle_controller.model.arrays import Ints
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.job import Iteration, Job
@@ -37,6 +38,7 @@ from heddle_controller.place.estimate import (
     Estimator,
     Surroundings,
     cross_zone_gbps,
+    zone_of_nodes,
 )
 from heddle_controller.place.order import places
 from heddle_controller.place.score import scores, scores_beside
@@ -94,17 +96,33 @@ MOST_SETTLED_FLOWS = 50_000
 seconds."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class _Beside:
     """A plan beside which jobs are tried, and what all these trials have in common."""
 
     plan: Plan
     fabric: Fabric
     """The fabric as it is now; the plan may have been made for other link states."""
-    scores: Mapping[str, Score]
-    """How jobs fare in the plan, by name."""
-    around: Surroundings
-    """The fabric with the loads of the plan."""
+
+    @cached_property
+    def scores(self) -> Mapping[str, Score]:
+        """How jobs fare in the plan, by name."""
+        return scores(self.plan)
+
+    @cached_property
+    def _around(self) -> Surroundings:
+        return Surroundings.of_plan(self.fabric, self.plan)
+
+    @cached_property
+    def zone(self) -> Ints:
+        """The zone of each node, shape (nodes,)."""
+        return zone_of_nodes(self.fabric)
+
+    def around(self, job: str) -> Surroundings:
+        """Return the fabric with the loads of the plan, without those of a job."""
+        if job not in self.plan.flows.job_names:
+            return self._around
+        return Surroundings.of_plan(self.fabric, self.plan, without=job)
 
 
 @dataclass(slots=True)
@@ -222,8 +240,7 @@ class PlanningCore:
 
     def choose(self, intent: Intent, ask: PlacementAsk, standing: Plan | None) -> Choices:
         """Implement ``Planner.choose``."""
-        before = self._standing(intent, standing)
-        around = Surroundings.of_plan(intent.fabric, before, without=ask.job.name)
+        around = self._beside(intent, self._standing(intent, standing)).around(ask.job.name)
         return choose(ask, around, self._engine.flows_of_job)
 
     def try_job(
@@ -255,10 +272,8 @@ class PlanningCore:
                 trial, score=replace(trial.score, least_seconds=score.seconds, settled=True)
             )
         if repair is not None:  # otherwise the plan was made anew and is the settled one
-            around = beside.around
-            if job.name in before.flows.job_names:
-                around = Surroundings.of_plan(intent.fabric, before, without=job.name)
-            least = min(least, Estimator(around, own, job.hosts).of(job.hosts).seconds)
+            estimator = Estimator(beside.around(job.name), own, job.hosts)
+            least = min(least, estimator.of(job.hosts).seconds)
         anew = repair is None
         return replace(trial, score=replace(trial.score, least_seconds=least, settled=anew))
 
@@ -282,8 +297,7 @@ class PlanningCore:
         one = self._fabrics.setdefault(intent.name, _FabricPlans())
         known = one.beside
         if known is None or known.plan is not before or known.fabric is not intent.fabric:
-            around = Surroundings.of_plan(intent.fabric, before)
-            known = one.beside = _Beside(before, intent.fabric, scores(before), around)
+            known = one.beside = _Beside(before, intent.fabric)
         return known
 
     def _repair_of(self, fabric: str, standing: Plan) -> Repair | None:
@@ -340,7 +354,7 @@ def _trial(job: Job, after: Plan, beside: _Beside) -> Trial:
     of_links = crossed[:, 0::2] | crossed[:, 1::2]
     used = utilization(fabric, after.loads)[own]
     fullest = fabric.link_name(int(own[int(used.argmax())]) >> 1) if len(own) else ""
-    crossing = cross_zone_gbps(flows.take(np.flatnonzero(mine)), beside.around.zone)
+    crossing = cross_zone_gbps(flows.take(np.flatnonzero(mine)), beside.zone)
     return replace(
         without_flows,
         score=now[name],

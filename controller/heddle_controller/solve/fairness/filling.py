@@ -46,15 +46,8 @@ class Filling:
         self.arcs: Ints = np.flatnonzero(crossed)
         """The arcs that any of the paths crosses, ascending."""
         arc = (np.cumsum(crossed) - 1)[used]
-        phases = int(phase.max(initial=0)) + 2
-        share = arc * (int(job.max(initial=0)) + 2) + job[path] + 1
-        code = share * phases + phase[path] + 1
-        order = stable_order(code)
-        slot = np.empty(len(code), dtype=np.int64)
-        slot[order] = _runs(code[order])
-        first = order[_starts(code[order])]
-        slots = arc[first], _runs(share[first])
-        self._uses = _Uses((path, arc, slot), unit, capacity[self.arcs], slots)
+        turns, slots = _turns(path, arc, job, phase)
+        self._uses = _Uses((path, arc), turns, unit, capacity[self.arcs], slots)
 
     def loads(self, counts: Floats) -> Floats:
         """Return the Gbit/s on each of ``arcs`` if all QPs send what they ask for.
@@ -62,7 +55,8 @@ class Filling:
         ``counts`` are the QPs on each path, shape (placements, paths). The result has shape
         (placements, arcs).
         """
-        return self._uses.total(self._uses.in_slots(counts * self._uses.unit))
+        alone, in_slots = self._uses.sent(counts * self._uses.unit)
+        return alone + self._uses.of_jobs(in_slots)
 
     def rates(self, counts: Floats) -> Floats:
         """Return the fair rate of a QP on each path in Gbit/s; 0 on a path without QPs.
@@ -72,33 +66,70 @@ class Filling:
         uses, rate = self._uses, np.zeros(counts.shape)
         rows, paths = np.arange(counts.shape[0])[:, None], np.arange(counts.shape[1])
         rising = counts > 0
-        fixed = uses.in_slots(np.zeros(counts.shape))
+        alone, fixed = uses.sent(np.zeros(counts.shape))
+        room = uses.capacity - alone
         while rising.any():
             some = np.logical_or.reduce(rising, axis=1)
             if np.count_nonzero(some) * _WORTH < len(some):
-                rows, fixed, counts, rising = rows[some], fixed[some], counts[some], rising[some]
+                rows, counts, rising = rows[some], counts[some], rising[some]
+                room, fixed = room[some], fixed[some]
             left = np.logical_or.reduce(rising, axis=0)
             if np.count_nonzero(left) * _WORTH < len(left):
-                uses, slots = uses.narrowed(left)
-                paths, fixed = paths[left], fixed[:, slots]
-                counts, rising = counts[:, left], rising[:, left]
-            stops, reached = uses.stopping(fixed, counts, rising)
+                uses, room, fixed = uses.narrowed(left, room, fixed)
+                paths, counts, rising = paths[left], counts[:, left], rising[:, left]
+            stops, reached = uses.stopping((room, fixed), counts, rising)
             rate[rows, paths] += np.where(stops, reached, 0.0)
-            fixed += uses.in_slots(np.where(stops, counts * reached, 0.0))
+            alone, in_slots = uses.sent(np.where(stops, counts * reached, 0.0))
+            room -= alone
+            fixed += in_slots
             rising &= ~stops
         return rate
+
+
+def _turns(
+    path: Ints, arc: Ints, job: Ints, phase: Ints
+) -> tuple[tuple[Ints, Ints], tuple[Ints, Ints]]:
+    """Find where several phases of a job use one arc.
+
+    ``path`` and ``arc`` are those of each use, ``job`` and ``phase`` those of each path. Return
+    these uses and their slots, then the arcs and the shares of the slots, as ``_Uses`` takes them.
+    """
+    phases, jobs = int(phase.max(initial=0)) + 2, int(job.max(initial=0)) + 2
+    uses = np.flatnonzero(_has_phases(job, phase)[path])
+    code = ((arc[uses] * jobs + job[path[uses]] + 1) * phases) + phase[path[uses]] + 1
+    order = stable_order(code)
+    code = code[order]
+    slot = _runs(code)
+    share_of_slot = _runs(code[_starts(code)] // phases)
+    several = (np.bincount(share_of_slot) > 1)[share_of_slot]
+    rows = np.flatnonzero(several[slot])
+    uses, code = uses[order[rows]], code[rows]
+    first = _starts(code)
+    return (uses, _runs(code)), (arc[uses[first]], _runs(code[first] // phases))
+
+
+def _has_phases(job: Ints, phase: Ints) -> Bools:
+    """Mark the paths of jobs that have more than one phase."""
+    first = np.full(int(job.max(initial=0)) + 2, -1, dtype=np.int64)
+    first[job] = phase
+    several = np.zeros(len(first), dtype=np.bool_)
+    several[job[first[job] != phase]] = True
+    marked: Bools = several[job]
+    return marked
 
 
 class _Uses:
     """Paths by the arcs that they cross. A use is one arc of one path.
 
-    A slot is what one phase of one job sends over one arc. A share is what one job sends over one
-    arc. Slots are in order of arc and job.
+    Where several phases of a job use one arc, a slot is what one of them sends over it, and a share
+    is what the job sends: the greatest of its slots. Slots are in order of arc and job. What all
+    other uses send simply adds up; they are *alone*.
     """
 
     def __init__(
         self,
-        of_use: tuple[Ints, Ints, Ints],
+        of_use: tuple[Ints, Ints],
+        turns: tuple[Ints, Ints],
         unit: Floats,
         capacity: Floats,
         slots: tuple[Ints, Ints],
@@ -106,52 +137,66 @@ class _Uses:
         """Index the uses.
 
         Args:
-            of_use: Path, arc and slot of each use; paths ascend.
+            of_use: Path and arc of each use; paths ascend.
+            turns: The uses that are not alone, and their slots.
             unit: Gbit/s that a QP of each path asks for.
             capacity: Gbit/s of each arc.
             slots: Arc and share of each slot.
         """
-        self.path, self.arc, self.slot = of_use
+        self.path, self.arc = of_use
+        self.shared, self.slot = turns
         self.unit, self.capacity = unit, capacity
         self.arc_of_slot, self.share_of_slot = slots
         self._path_start = _starts(self.path)
         self._share_start = _starts(self.share_of_slot)
         self._slots = _Groups(self.slot, len(self.arc_of_slot))
-        self._arcs = _Groups(self.arc_of_slot[self._share_start], len(self.capacity))
-        several = np.bincount(self.share_of_slot) > 1
-        self._several = np.flatnonzero(several)
-        """Shares of more than one slot.
+        self._shares = _Groups(self.arc_of_slot[self._share_start], len(capacity))
+        alone = np.ones(len(self.path), dtype=np.bool_)
+        alone[self.shared] = False
+        self._alone = np.flatnonzero(alone)
+        self._arcs = _Groups(self.arc[self._alone], len(capacity))
+        self._path_alone, self._path_shared = self.path[self._alone], self.path[self.shared]
 
-        The attributes below are the slots of these shares, and where those of each share begin.
+    def narrowed(self, kept: Bools, room: Floats, fixed: Floats) -> tuple[_Uses, Floats, Floats]:
+        """Return the uses of the marked paths, the room of their arcs, and what their slots hold.
+
+        Shares without a marked path take what they hold from the room.
+
+        Args:
+            kept: Whether each path is marked.
+            room: Gbit/s of each arc that stopped paths leave, without those in slots, shape
+                (placements, arcs).
+            fixed: Gbit/s of stopped paths in each slot, shape (placements, slots).
         """
-        self._slots_of_several = np.flatnonzero(several[self.share_of_slot])
-        self._several_start = _starts(self.share_of_slot[self._slots_of_several])
-
-    def narrowed(self, kept: Bools) -> tuple[_Uses, Ints]:
-        """Return the uses of the marked paths, with all slots of their arcs, and these slots."""
-        rows = np.flatnonzero(kept[self.path])
+        mine = kept[self.path]
+        rows, of_shared = np.flatnonzero(mine), np.flatnonzero(mine[self.shared])
         crossed = np.zeros(len(self.capacity), dtype=np.bool_)
         crossed[self.arc[rows]] = True
-        slots = np.flatnonzero(crossed[self.arc_of_slot])
-        arc, place = np.cumsum(crossed) - 1, np.empty(len(self.arc_of_slot), dtype=np.int64)
-        place[slots] = np.arange(len(slots))
-        of_use = _runs(self.path[rows]), arc[self.arc[rows]], place[self.slot[rows]]
+        lasting = np.zeros(len(self._share_start), dtype=np.bool_)
+        lasting[self.share_of_slot[self.slot[of_shared]]] = True
+        room = room - self._shares.summed(np.where(lasting, 0.0, self._greatest(fixed)))
+        slots = lasting[self.share_of_slot]
+        arc, place = np.cumsum(crossed) - 1, np.cumsum(slots) - 1
+        turns = (np.cumsum(mine) - 1)[self.shared[of_shared]], place[self.slot[of_shared]]
         of_slot = arc[self.arc_of_slot[slots]], _runs(self.share_of_slot[slots])
-        return _Uses(of_use, self.unit[kept], self.capacity[crossed], of_slot), slots
+        of_use = _runs(self.path[rows]), arc[self.arc[rows]]
+        uses = _Uses(of_use, turns, self.unit[kept], self.capacity[crossed], of_slot)
+        return uses, room[:, crossed], fixed[:, slots]
 
-    def stopping(self, fixed: Floats, counts: Floats, rising: Bools) -> tuple[Bools, Floats]:
+    def stopping(
+        self, loads: tuple[Floats, Floats], counts: Floats, rising: Bools
+    ) -> tuple[Bools, Floats]:
         """Mark the rising paths that stop next, and return the rate that each path then has.
 
-        ``fixed`` are the Gbit/s of stopped paths in each slot, shape (placements, slots). The other
-        arrays have shape (placements, paths).
+        ``loads`` are ``room`` and ``fixed`` of ``narrowed``. The other arrays have shape
+        (placements, paths).
         """
-        level, leads = self._levels(fixed, self.in_slots(np.where(rising, counts, 0.0)))
+        level, leads = self._levels(*loads, np.where(rising, counts, 0.0))
         on_use = level.take(self.arc, axis=1)
         lowest = np.minimum.reduceat(on_use, self._path_start, axis=1)
         reached = np.minimum(lowest, self.unit)
-        binding = (
-            leads.take(self.slot, axis=1) & rising.take(self.path, axis=1) & np.isfinite(on_use)
-        )
+        binding = rising.take(self.path, axis=1) & np.isfinite(on_use)
+        binding[:, self.shared] &= leads.take(self.slot, axis=1)
         elsewhere = binding & (reached.take(self.path, axis=1) < on_use * (1 - _TOLERANCE))
         final = np.ones(level.shape, dtype=np.bool_)
         placement, use = np.nonzero(elsewhere)
@@ -170,42 +215,49 @@ class _Uses:
         stops[stuck] = rising[stuck]
         return stops, reached
 
-    def in_slots(self, by_path: Floats) -> Floats:
-        """Return the sum of path values in each slot, shape (placements, slots)."""
-        return self._slots.summed(by_path.take(self.path, axis=1))
+    def sent(self, by_path: Floats) -> tuple[Floats, Floats]:
+        """Return what paths send over each arc alone, and what they send in each slot.
 
-    def total(self, by_slot: Floats) -> Floats:
-        """Return the sum over jobs of their greatest phase, shape (placements, arcs)."""
-        return self._arcs.summed(self._greatest(by_slot))
+        The shapes are (placements, arcs) and (placements, slots).
+        """
+        return (
+            self._arcs.summed(by_path.take(self._path_alone, axis=1)),
+            self._slots.summed(by_path.take(self._path_shared, axis=1)),
+        )
+
+    def of_jobs(self, by_slot: Floats) -> Floats:
+        """Return the sum over shares of their greatest slot, shape (placements, arcs)."""
+        return self._shares.summed(self._greatest(by_slot))
 
     def _greatest(self, by_slot: Floats) -> Floats:
         """Return the greatest slot of each share, shape (placements, shares)."""
-        most = by_slot.take(self._share_start, axis=1)
-        if len(self._several):
-            of_several = by_slot.take(self._slots_of_several, axis=1)
-            most[:, self._several] = np.maximum.reduceat(of_several, self._several_start, axis=1)
-        return most
+        if not len(self._share_start):
+            return by_slot
+        return np.maximum.reduceat(by_slot, self._share_start, axis=1)
 
-    def _levels(self, fixed: Floats, rising: Floats) -> tuple[Floats, Bools]:
+    def _levels(self, room: Floats, fixed: Floats, rising: Floats) -> tuple[Floats, Bools]:
         """Return the rate at which each arc is full, and the slots that lead at that rate.
 
         The rate is infinite where the arc never fills. A slot leads if it is the greatest of its
-        share.
+        share. ``rising`` are the rising QPs of each path.
         """
-        level = np.full((len(fixed), len(self.capacity)), float(self.unit.max()))
+        alone, in_slots = self.sent(rising)
+        level = np.full(room.shape, float(self.unit.max()))
+        full = room + self.capacity * _TOLERANCE
         never: Bools | None = None
         while True:
-            load = fixed + rising * level.take(self.arc_of_slot, axis=1)
-            leads = load >= self._greatest(load).take(self.share_of_slot, axis=1) * (1 - _TOLERANCE)
-            total = self.total(load)
-            slope = self.total(np.where(leads, rising, 0.0))
-            over = (total > self.capacity * (1 + _TOLERANCE)) & (slope > 0)
+            load = fixed + in_slots * level.take(self.arc_of_slot, axis=1)
+            most = self._greatest(load)
+            leads = load >= most.take(self.share_of_slot, axis=1) * (1 - _TOLERANCE)
+            total = alone * level + self._shares.summed(most)
+            slope = alone + self.of_jobs(np.where(leads, in_slots, 0.0))
+            over = (total > full) & (slope > 0)
             if never is None:
                 never = ~over
             if not over.any():
                 return np.where(never, np.inf, level), leads
             # Load is convex in the level, so Newton's method from above never undershoots.
-            excess = (total - self.capacity) / np.where(over, slope, 1.0)
+            excess = (total - room) / np.where(over, slope, 1.0)
             level = np.where(over, np.maximum(level - excess, 0.0), level)
 
 

@@ -64,7 +64,7 @@ class Filling:
         ``counts`` are the QPs on each path. It and the result have shape (placements, paths).
         """
         uses, rate = self._uses, np.zeros(counts.shape)
-        rows, paths = np.arange(counts.shape[0])[:, None], np.arange(counts.shape[1])
+        rows, paths = np.arange(counts.shape[0]), np.arange(counts.shape[1])
         rising = counts > 0
         alone, fixed = uses.sent(np.zeros(counts.shape))
         room = uses.capacity - alone
@@ -78,7 +78,8 @@ class Filling:
                 uses, room, fixed = uses.narrowed(left, room, fixed)
                 paths, counts, rising = paths[left], counts[:, left], rising[:, left]
             stops, reached = uses.stopping((room, fixed), counts, rising)
-            rate[rows, paths] += np.where(stops, reached, 0.0)
+            placement, path = np.nonzero(stops)
+            rate[rows[placement], paths[path]] = reached[stops]
             alone, in_slots = uses.sent(np.where(stops, counts * reached, 0.0))
             room -= alone
             fixed += in_slots

@@ -84,8 +84,8 @@ class PhaseTable:
     def increase(self, arcs: Ints, phase: int, gbps: float | Floats) -> Floats:
         """Return by how much each arc's load would grow if the phase grew by ``gbps`` there."""
         columns = self._columns(arcs, make=False)
-        worst = self._worst[..., columns]
-        own = self._load[..., self._row[phase], :][..., columns]
+        worst = self._worst.take(columns, axis=-1)
+        own = self._load[..., self._row[phase], :].take(columns, axis=-1)
         grown: Floats = np.maximum(worst, own + gbps) - worst
         return grown
 
@@ -103,7 +103,7 @@ class PhaseTable:
     def change(self, arcs: Ints, phase: int, gbps: float | Floats) -> Floats:
         """Change the phase's load on arcs, and return by how much the loads of the arcs change."""
         columns = self._columns(arcs, make=True)
-        before = self._worst[..., columns]
+        before = self._worst.take(columns, axis=-1)
         own = self._load[..., self._row[phase], :]  # a view: its changes are the table's
         own[..., columns] += gbps
         after = np.maximum.reduce(self._load.take(columns, axis=-1), axis=-2)

@@ -37,10 +37,11 @@ class ClippedLoads:
         rates = rates[np.append(np.diff(rates) > rates[1:] * _SAME, True)[: len(rates)]]
         if len(rates) > MOST_RATES:
             rates = rates[np.linspace(0, len(rates) - 1, MOST_RATES).astype(np.int64)]
-        self.rates: Floats = rates
-        """Rates in Gbit/s of one QP, ascending, shape (rates,). The last is the greatest that any
-        QP asks for."""
-        self._step = np.diff(rates, prepend=0.0)[:, None]
+        self.rates: Floats = np.append(0.0, rates)
+        """Rates in Gbit/s of one QP, ascending, shape (rates,). The first is 0, the last is the
+        greatest that any QP asks for."""
+        rates = self.rates
+        self._step = np.diff(rates)[:, None]
         self.load: Floats = np.zeros((len(rates), arcs))
         """Gbit/s on each arc and the padding at each rate, shape (rates, arcs + 1)."""
         self._tables = phase_tables(flows, arcs, (len(rates),))
@@ -60,7 +61,7 @@ class ClippedLoads:
         gbps, table = self._gbps(flow, qps), self._table(flow)
         if table is not None:
             gbps = table.increase(arcs, self._phase[flow], gbps)
-        loads: Floats = self.load[:, arcs] + gbps
+        loads: Floats = self.load.take(arcs, axis=1) + gbps
         return loads
 
     def stretches(self, load: Floats, arcs: Ints) -> tuple[Floats, Floats]:
@@ -70,18 +71,21 @@ class ClippedLoads:
         what they ask for, or 0 if that is no less.
 
         Args:
-            load: Loads of the arcs, shape (rates, arcs). So are the results.
+            load: Loads of the arcs, shape (rates, arcs).
             arcs: The arcs. Each may be there several times.
+
+        Returns:
+            QPs and their stretch at each rate but the first, shape (rates - 1, arcs).
         """
-        room = self._capacity[arcs]
-        over = load > room * (1 + _TOLERANCE)
-        first, column = over.argmax(axis=0), np.arange(len(arcs))
-        asking = np.diff(load, axis=0, prepend=0.0) / self._step
-        lower, level = load[first - 1, column], self.rates[first - 1]
-        lower[first == 0] = level[first == 0] = 0.0
-        rising = asking[first, column]
-        level = level + (room - lower) / np.where(rising > 0, rising, 1.0)
-        stretch = np.where(over, self.rates[:, None] / np.where(over[-1], level, 1.0), 0.0)
+        room = self._capacity.take(arcs)
+        over = load[1:] > room * (1 + _TOLERANCE)
+        below, column = over.argmax(axis=0), np.arange(len(arcs))
+        asking = (load[1:] - load[:-1]) / self._step
+        rising = asking[below, column]
+        rising[rising <= 0] = 1.0
+        level = self.rates.take(below) + (room - load[below, column]) / rising
+        level[~over[-1]] = np.inf
+        stretch = np.where(over, self.rates[1:, None] / level, 0.0)
         asking[:-1] -= asking[1:]
         return np.maximum(asking, 0.0), stretch
 

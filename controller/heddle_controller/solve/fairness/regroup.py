@@ -25,8 +25,9 @@ from heddle_controller.model.arrays import Bools, Floats, Ints, distinct
 from heddle_controller.solve.fairness.clipped_loads import ClippedLoads
 from heddle_controller.solve.search.search import Search
 
-_POWER = 8
-"""Power of stretches. The higher it is, the less all but the greatest count."""
+_SQUARED = 3
+"""How often stretches are squared: they count to the power of 8. The higher the power is, the less
+all but the greatest count."""
 _EFFORT = 10_000
 """Most chunks that are put back in all."""
 _EFFORT_EACH = 15
@@ -84,7 +85,7 @@ class _Regrouping:
         """Relieve the most crowded arcs as long as that helps; return whether anything moved."""
         moved, failed = False, 0
         while self._worth and failed < _PATIENCE and self._effort > 0:
-            stretch = np.where(self._mixed, self._cost, 0.0) ** (1 / _POWER)
+            stretch = np.where(self._mixed, self._cost, 0.0) ** (0.5**_SQUARED)
             arc = int((stretch / (1 + self._failed / _TIRED)).argmax())
             if not self._mixed[arc] or self._chains.deadline.passed():
                 break
@@ -154,12 +155,14 @@ class _Regrouping:
             compared = ((ways == near[0]) | (ways == near[1])).any(axis=1)
             compared[self._random.sample(range(len(ways)), _DRAWN)] = True
             ways = ways[compared]
-        arcs, at = np.unique(ways, return_inverse=True)
+        arcs = ways.ravel()
         more = self._loads.with_more(flow, self._assignment.qps(chunk), arcs)
-        both = np.concatenate([self._loads.load[:, arcs], more], axis=1)
-        before, after = np.split(_sum(*self._loads.stretches(both, np.append(arcs, arcs))), 2)
-        after[more[-1] > self._limit[arcs]] = np.inf
-        cost = (after - before)[at].reshape(ways.shape).sum(axis=1)
+        both = np.concatenate([self._loads.load.take(arcs, axis=1), more], axis=1)
+        before, after = _sum(*self._loads.stretches(both, np.concatenate([arcs, arcs]))).reshape(
+            2, -1
+        )
+        after[more[-1] > self._limit.take(arcs)] = np.inf
+        cost = (after - before).reshape(ways.shape).sum(axis=1)
         if fill is not None:
             over = (ways == fill).any(axis=1)
             if cost[over].min(initial=np.inf) < np.inf:
@@ -173,7 +176,10 @@ class _Regrouping:
 
 def _sum(asking: Floats, stretch: Floats) -> Floats:
     """Return the stretches of all QPs on each arc, to the power and added up, shape (arcs,)."""
-    return np.asarray((asking * stretch**_POWER).sum(axis=0))
+    for _ in range(_SQUARED):  # a power takes much longer
+        stretch = stretch * stretch
+    total: Floats = (asking * stretch).sum(axis=0)
+    return total
 
 
 def _mixed(asking: Floats, stretch: Floats) -> Bools:

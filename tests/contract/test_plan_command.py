@@ -69,6 +69,19 @@ def test_one_line_of_json_and_nothing_else(world: Path) -> None:
     assert (line["changed"], line["flows"], line["unrouted"]) == (0, 64, [])
 
 
+def test_ignored_columns_are_named_beside_the_plan(world: Path) -> None:
+    """Standard error names a column that is ignored; a refusal is still one line."""
+    path = world / "flows.csv"
+    header, *rows = path.read_text().splitlines()
+    path.write_text("\n".join([f"{header},size", *(f"{row},64" for row in rows), ""]))
+    result = heddle_plan(*files(world), "--json")
+    assert (result.exit_code, result.stdout.count("\n")) == (0, 1)
+    (line,) = result.stderr.splitlines()
+    assert line.startswith(f"note: {path}: line 1: ignored: 'size'; the known columns are flow, ")
+    path.write_text(path.read_text().replace("n0", "elsewhere", 1))
+    assert heddle_plan(*files(world)).stderr.startswith(f"error: {path}: ")
+
+
 def test_backups_stand_beside_paths(world: Path) -> None:
     """A backup has the ends of its path and none of the path's links between switches."""
     heddle_plan(*files(world), "--out", world / "p.json")

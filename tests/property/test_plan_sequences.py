@@ -234,7 +234,7 @@ def test_a_plan_file_follows_events_and_stays_near_a_plan_made_anew(
         write_flows(case.fabric, case.flows, flows)
         save_fabric_file(case.fabric, fabric_file)
         last = tmp_path / "0.json"
-        outcome = run(PlanRequest(fabric_file, flows, out=last), lambda _: None)
+        outcome = run(PlanRequest(fabric_file, flows, out=last), lambda _: None, lambda _: None)
         for step, fabric in enumerate(events(random, case.fabric), 1):
             try:
                 filed, down = losses(random, fabric)
@@ -245,7 +245,7 @@ def test_a_plan_file_follows_events_and_stays_near_a_plan_made_anew(
                     last.write_text(json.dumps(before))
                 out = tmp_path / f"{step}.json"
                 order = PlanRequest(fabric_file, flows, previous=last, down=down, out=out)
-                outcome = run(order, lambda _: None)
+                outcome = run(order, lambda _: None, lambda _: None)
                 after = json.loads(out.read_bytes())
                 assert after["changed"] == outcome.changed == moved_in_files(before, after)
                 check(outcome.plan)

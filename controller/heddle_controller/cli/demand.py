@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import click
@@ -40,7 +41,7 @@ def demand() -> None:
 @with_client
 def put(client: Terms, name: str, file: Path) -> None:
     """Set the flows of the demand set NAME from a flows.csv."""
-    demands = load_demands(file)
+    demands = load_demands(file, note=partial(echo, err=True))
     messages = _messages(f"{client.fabric}/demands/{name}", demands)
     stored = client.api.demands.PutDemands(messages)
     if client.json:

@@ -103,14 +103,17 @@ def plan(ctx: click.Context, /, *, as_json: bool, **asked: Any) -> None:  # noqa
     if limit is not None and not (math.isfinite(limit) and limit >= 0):
         raise Failure(f"--time-limit is {limit:g}; give seconds, 0 or more")
     client = ctx.find_object(Terms)
+    notes: list[str] = []
     try:
         with _progress() as tell:
-            outcome = run(request, tell)
+            outcome = run(request, tell, notes.append)
     except InputError as error:
         raise Failure(str(error)) from error
     except PlanInvalid as error:
         message = f"{error}; nothing was written. This is a fault of Heddle: please report it"
         raise Failure(message, FAULT) from error
+    for note in notes:
+        echo(note, err=True)
     if as_json or (client is not None and client.json):
         echo_json(outcome.record())
     else:

@@ -227,15 +227,17 @@ class CheckedPlan:
         }
 
 
-def run(request: PlanRequest, tell: Tell) -> CheckedPlan:
+def run(request: PlanRequest, tell: Tell, note: Tell) -> CheckedPlan:
     """Carry out a request. Nothing is written unless the plan passes verification.
+
+    ``tell`` hears of each step, and ``note`` of what was ignored in the files.
 
     Raises:
         InputError: An input is faulty, or the plan cannot be written.
         PlanInvalid: The planner made a plan that must not be used.
     """
     with _no_collection():
-        return _run(request, tell)
+        return _run(request, tell, note)
 
 
 @contextmanager
@@ -250,7 +252,7 @@ def _no_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _run(request: PlanRequest, tell: Tell) -> CheckedPlan:
+def _run(request: PlanRequest, tell: Tell, note: Tell) -> CheckedPlan:
     from heddle_controller.solve import (  # noqa: PLC0415 - see above
         Options,
         Repairer,
@@ -261,7 +263,7 @@ def _run(request: PlanRequest, tell: Tell) -> CheckedPlan:
     fabric = load_fabric_file(request.fabric)
     losses = losses_of(fabric, request.down, str(request.fabric))
     jobs = load_jobs(request.jobs) if request.jobs else ()
-    flows = _flows(request, fabric, jobs)
+    flows = _flows(request, fabric, jobs, note)
     known = load_port_paths(request.port_paths, fabric) if request.port_paths else None
     if fabric.structure.hashes.any():
         if request.previous:
@@ -311,11 +313,12 @@ def _protected(plan: Plan, request: PlanRequest, timing: dict[str, float]) -> Pl
     return plan
 
 
-def _flows(request: PlanRequest, fabric: Fabric, jobs: Sequence[Job]) -> Flows:
+def _flows(request: PlanRequest, fabric: Fabric, jobs: Sequence[Job], note: Tell) -> Flows:
     """Return the flows of the flow file, then those of the jobs."""
     parts = []
     if request.flows:
-        parts.append(resolve(load_demands(request.flows), fabric, origin=str(request.flows)))
+        demands = load_demands(request.flows, note=note)
+        parts.append(resolve(demands, fabric, origin=str(request.flows)))
     if request.jobs:
         parts.append(flows_of_jobs(jobs, fabric, origin=str(request.jobs)))
     flows = concatenate(parts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 
 import click
@@ -134,7 +135,7 @@ def show_what_if(
             for job in load_jobs(jobs)
         )
     if flows:
-        demands = load_demands(flows)
+        demands = load_demands(flows, note=partial(echo, err=True))
         request.demands.extend(
             demand_codec.demand_to_pb(demands, row) for row in range(len(demands))
         )

@@ -8,6 +8,7 @@ import shlex
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import click
@@ -150,7 +151,7 @@ def _asked(file: Path | None, fabric: Path | None, flows: Path | None) -> Campai
     if fabric is None or flows is None:
         raise refuse("campaign", "", "needs a campaign file, or both --fabric and --flows")
     loaded = load_fabric_file(fabric)
-    wanted = resolve(load_demands(flows), loaded, origin=str(flows))
+    wanted = resolve(load_demands(flows, note=partial(echo, err=True)), loaded, origin=str(flows))
     return Campaign(fabric.stem, loaded, wanted, told={"fabric": str(fabric.resolve())})
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +96,7 @@ def compare(
     """  # noqa: D301 - click's mark for lines that stay as they are
     names, cost = names_of(strategies), wire_of(words)
     loaded = load_fabric_file(fabric)
-    demands, transfers = load_transfers(flows)
+    demands, transfers = load_transfers(flows, note=partial(echo, err=True))
     wanted = resolve(demands, loaded, origin=str(flows))
     sending = _sending(transfers, bytes_of(size) if size is not None else None, cost, paced=paced)
     sending = _played(sending, queues)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import click
@@ -53,7 +54,7 @@ def ports(fabric: Path, flows: Path, probes: int, seed: int, out: Path) -> None:
     ecmp.
     """
     loaded = load_fabric_file(fabric)
-    wanted = resolve(load_demands(flows), loaded, origin=str(flows))
+    wanted = resolve(load_demands(flows, note=partial(echo, err=True)), loaded, origin=str(flows))
     tried = FIRST_SOURCE_PORT + np.arange(probes)
     known = probed(loaded, wanted, Switches(loaded, seed), np.tile(tried, (len(wanted), 1)))
     save_port_paths(known, loaded, out)

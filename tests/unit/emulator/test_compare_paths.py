@@ -49,6 +49,16 @@ def test_saved_paths_give_the_same_again(tmp_path: Path, capfd: pytest.CaptureFi
     assert again[name] == saved["ecmp"]
 
 
+def test_an_ignored_column_is_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """If bytes are in a column with another name, standard error says that it is not read."""
+    files = _files(tmp_path)
+    flows = tmp_path / "flows.csv"
+    header, *rows = flows.read_text().splitlines()
+    flows.write_text("\n".join([f"{header},size", *(f"{row},64" for row in rows), ""]))
+    assert run_command_line(["compare", *files, "--strategies", "ecmp"]) == 0
+    assert f"note: {flows}: line 1: ignored: 'size'; " in capfd.readouterr().err
+
+
 def test_so_many_bytes_cost_headers_and_latency(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

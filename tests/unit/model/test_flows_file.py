@@ -64,6 +64,18 @@ def test_columns_in_any_order_without_optional_ones(tmp_path: Path) -> None:
     assert rows(load_demands(path)) == [("f", "a", "b", 100.0, "j", "x", 1, 0)]
 
 
+def test_ignored_columns_are_named(tmp_path: Path) -> None:
+    """The reader is told which columns are ignored, and which are known. Unnamed ones are not."""
+    notes: list[str] = []
+    path = written(tmp_path, "flow,src,dst,gbps,job,phase,size,,colour\nf,a,b,1,j,,64,,red\n")
+    load_demands(path, note=notes.append)
+    known = "flow, src, dst, gbps, job, phase, qps, class, bytes, start_s"
+    told = f"note: {path}: line 1: ignored: 'size', 'colour'; the known columns are {known}"
+    assert notes == [told]
+    load_demands(GOLDEN / "flows.csv", note=notes.append)
+    assert notes == [told]
+
+
 @pytest.mark.parametrize(
     ("name", "meant"), [("clas", "class"), ("QP", "qps"), ("start", "start_s")]
 )

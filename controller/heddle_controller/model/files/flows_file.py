@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from itertools import chain, count, islice
@@ -58,21 +58,26 @@ class _Chunk:
     columns: dict[str, Sequence[str]]
 
 
-def load_demands(path: Path, *, qps: int | None = None) -> Demands:
+def load_demands(
+    path: Path, *, qps: int | None = None, note: Callable[[str], object] | None = None
+) -> Demands:
     """Read the demands in a flows.csv, plain or gzip.
 
     The columns may come in any order. Columns that are not part of the format are ignored, except
     that one which is nearly named like a missing optional column is refused. If ``qps`` is given,
-    every flow has that many QPs, whatever the file says.
+    every flow has that many QPs, whatever the file says. ``note`` is called with a sentence that
+    names the ignored columns, if there are any.
 
     Raises:
         InputError: the file cannot be read or is no such CSV; or with a problem for each faulty
             line, at most ``MAX_PROBLEMS``.
     """
-    return load_transfers(path, qps=qps)[0]
+    return load_transfers(path, qps=qps, note=note)[0]
 
 
-def load_transfers(path: Path, *, qps: int | None = None) -> tuple[Demands, Transfers]:
+def load_transfers(
+    path: Path, *, qps: int | None = None, note: Callable[[str], object] | None = None
+) -> tuple[Demands, Transfers]:
     """Read a flows.csv like ``load_demands``, with its columns ``bytes`` and ``start_s``.
 
     The ``Transfers`` have one row per demand.
@@ -80,12 +85,23 @@ def load_transfers(path: Path, *, qps: int | None = None) -> tuple[Demands, Tran
     Raises:
         InputError: as ``load_demands``.
     """
+    ignored: list[str] = []
     with open_content(path, _CEILING) as content:
         text = io.TextIOWrapper(content, encoding="utf-8-sig", newline="")
         try:
-            return _read(_chunks(_lines(text, path), path), path, qps)
+            found = _read(_chunks(_lines(text, path), path, ignored), path, qps)
         finally:
             text.detach()  # open_content closes the file
+    if ignored and note is not None:
+        note(_said_of(ignored, path))
+    return found
+
+
+def _said_of(ignored: Sequence[str], path: Path) -> str:
+    names = ", ".join(map(short, ignored[:MAX_PROBLEMS]))
+    more = f" and {len(ignored) - MAX_PROBLEMS} more" if len(ignored) > MAX_PROBLEMS else ""
+    known = ", ".join((*REQUIRED, *OPTIONAL))
+    return f"note: {path}: line 1: ignored: {names}{more}; the known columns are {known}"
 
 
 def _lines(text: io.TextIOWrapper, path: Path) -> Iterator[str]:
@@ -110,11 +126,13 @@ def _no_header(path: Path) -> InputError:
     return refuse(str(path), "line 1", f"no header; it must be {','.join(REQUIRED)}{optional}")
 
 
-def _chunks(text: Iterator[str], path: Path) -> Iterator[_Chunk]:
+def _chunks(text: Iterator[str], path: Path, ignored: list[str]) -> Iterator[_Chunk]:
+    """Yield the rows in chunks, and add the named columns that are not read to ``ignored``."""
     reader = csv.reader(text)
     try:
         header = [name.strip().lower() for name in next(reader, ())]
         places = _places(header, path)
+        ignored += [name for name in header if name and name not in places]
         while True:
             first = reader.line_num
             rows = [*islice(reader, CHUNK)]

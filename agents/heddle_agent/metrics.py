@@ -110,6 +110,7 @@ class AgentCollector(Collector):
             peers.add_metric([agent.switch, "introduced"], notices.introduced)
             records.add_metric([agent.switch], len(notices.records))
             datagrams.add_metric([agent.switch, "sent"], notices.sent)
+            datagrams.add_metric([agent.switch, "unsent"], notices.unsent)
             datagrams.add_metric([agent.switch, "received"], notices.received)
             for why in Refusal:
                 datagrams.add_metric([agent.switch, why.name.lower()], notices.refusals.counts[why])

@@ -94,8 +94,6 @@ class Post:
 class Box:
     """One agent's place in the network."""
 
-    unsent = 0
-
     def __init__(self, post: Post, address: str) -> None:
         self.address = address
         self._post = post
@@ -104,9 +102,10 @@ class Box:
         """From now on, give each datagram that arrives to ``receive``."""
         self._post.listen(self.address, receive)
 
-    def send(self, address: str, datagram: bytes) -> None:
+    def send(self, address: str, datagram: bytes) -> bool:
         """Send a datagram to an address."""
         self._post.put(self.address, address, datagram)
+        return True
 
     def close(self) -> None:
         """Take no more datagrams."""

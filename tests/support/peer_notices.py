@@ -47,14 +47,13 @@ class LossyNetwork:
 class Place:
     """One agent's place in the network."""
 
-    unsent = 0
-
     def __init__(self, network: LossyNetwork, address: str) -> None:
         self.network, self.address = network, address
 
-    def send(self, address: str, datagram: bytes) -> None:
+    def send(self, address: str, datagram: bytes) -> bool:
         """Implement ``send`` of the agent's network."""
         self.network.put(self.address, address, datagram)
+        return True
 
     def open(self, receive: Receive) -> None:
         """Do nothing, because the test delivers datagrams itself."""

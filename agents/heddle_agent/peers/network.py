@@ -30,15 +30,11 @@ class Attachment(Protocol):
     def address(self) -> str:
         """Where other agents reach this one, ``host:port``."""
 
-    @property
-    def unsent(self) -> int:
-        """Number of datagrams that could not be sent."""
-
     def open(self, receive: Receive) -> None:
         """Begin to hand over received datagrams."""
 
-    def send(self, address: str, datagram: bytes) -> None:
-        """Send a datagram without waiting and without raising."""
+    def send(self, address: str, datagram: bytes) -> bool:
+        """Send a datagram without waiting and without raising; return whether it left."""
 
     def close(self) -> None:
         """Stop receiving."""
@@ -75,8 +71,6 @@ class UdpNetwork:
                 f"--peer-notices {listen}: give the address of this switch that peers send to"
             )
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self.unsent = 0
-        self._family = family
         self._socket = socket.socket(family, socket.SOCK_DGRAM)
         self._socket.setblocking(False)
         for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
@@ -98,13 +92,14 @@ class UdpNetwork:
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._socket, self._readable)
 
-    def send(self, address: str, datagram: bytes) -> None:
-        """Send now, or count the datagram as unsent; later digests make up for it."""
+    def send(self, address: str, datagram: bytes) -> bool:
+        """Send now; return False if that is not possible. Later digests make up for it."""
         try:
             where = self._known.get(address) or self._parsed(address)
             self._socket.sendto(datagram, where)
         except (OSError, ValueError):
-            self.unsent += 1
+            return False
+        return True
 
     def close(self) -> None:
         """Close the socket."""
@@ -182,8 +177,6 @@ class MemoryNetwork:
 class MemoryAttachment:
     """The access of one agent to a network in memory."""
 
-    unsent = 0
-
     def __init__(self, network: MemoryNetwork, address: str) -> None:
         self.address = address
         self._network = network
@@ -192,9 +185,10 @@ class MemoryAttachment:
         """Begin to hand over received datagrams."""
         self._network.listen(self.address, receive)
 
-    def send(self, address: str, datagram: bytes) -> None:
+    def send(self, address: str, datagram: bytes) -> bool:
         """Send a datagram to an address; it is dropped if nobody listens there."""
         self._network.put(self.address, address, datagram)
+        return True
 
     def close(self) -> None:
         """Stop receiving."""

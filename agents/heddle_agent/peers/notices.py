@@ -59,8 +59,8 @@ _MOST_HELLOS = 4096
 class _Network(Protocol):
     """Carries datagrams. It may lose, duplicate and reorder them."""
 
-    def send(self, address: str, datagram: bytes) -> None:
-        """Send without waiting and without raising."""
+    def send(self, address: str, datagram: bytes) -> bool:
+        """Send without waiting and without raising; return whether the datagram left."""
 
 
 class PeerNotices:
@@ -86,8 +86,7 @@ class PeerNotices:
         """
         self.refusals = Refusals(switch, clock)
         self.records = Records()
-        self.sent = self.received = 0  # datagrams
-        self.duplicates = 0  # received records that were already known
+        self.sent = self.unsent = self.received = 0  # datagrams
         self.keys = keys
         self.boot = boot
         self._fabric = wire.fabric_id(fabric)
@@ -215,9 +214,7 @@ class PeerNotices:
         if record.origin == self._switch:
             self._meet_former_self(record)
             return
-        before = self.records.take(record)
-        if before is None:
-            self.duplicates += 1
+        if self.records.take(record) is None:  # it was known already
             return
         if record.down:
             self._last_word[record.origin] = self._clock()
@@ -238,8 +235,6 @@ class PeerNotices:
             self.boot, self._sequence = after(record.boot), 0
         if later or not self._sequence:
             self._publish()
-        else:
-            self.duplicates += 1
 
     def _publish(self) -> None:
         self._sequence += 1
@@ -274,10 +269,12 @@ class PeerNotices:
             return
         named, key = signing
         self._counter += 1
-        self.sent += 1
         receiver = token or self._token_of(name)
         head = Head(kind, named, self._fabric, self._token, receiver, self._counter, self._switch)
-        self._network.send(address, wire.seal(head, body, key))
+        if self._network.send(address, wire.seal(head, body, key)):
+            self.sent += 1
+        else:
+            self.unsent += 1
 
 
 @dataclass(slots=True)

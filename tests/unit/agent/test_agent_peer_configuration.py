@@ -15,6 +15,7 @@ import pytest
 from heddle_agent.agent import Agent
 from heddle_agent.fib import MemoryFib, NextHop, Packet
 from heddle_agent.peers import (
+    KeyRing,
     PeerConfiguration,
     PeerFile,
     PeerNotices,
@@ -254,8 +255,20 @@ def test_addresses_that_cannot_be_had(network: UdpNetwork) -> None:
         UdpNetwork("0.0.0.0:7")
 
 
-def test_what_cannot_be_sent_is_counted(network: UdpNetwork) -> None:
-    """A datagram without a valid address or too large is counted and raises nothing."""
+def test_what_cannot_be_sent_is_told(network: UdpNetwork) -> None:
+    """A datagram without a valid address or too large does not leave, and raises nothing."""
     for address, datagram in (("nonsense", b"x"), ("127.0.0.1:9", bytes(70_000))):
-        network.send(address, datagram)
-    assert network.unsent == 2
+        assert not network.send(address, datagram)
+
+
+def test_datagrams_that_did_not_leave_are_counted_apart(network: UdpNetwork) -> None:
+    """A peer whose address is none is greeted in vain: the greeting does not count as sent."""
+    notices = PeerNotices(
+        fabric="f1",
+        switch="leaf0",
+        keys=KeyRing([KEY], clock=time.monotonic),
+        network=network,
+        heard=lambda _switch, _down: None,
+    )
+    notices.set_peers({"spine0": "nonsense", "spine1": network.address})
+    assert (notices.sent, notices.unsent) == (1, 1)

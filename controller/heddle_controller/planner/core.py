@@ -346,11 +346,10 @@ def _trial(job: Job, after: Plan, beside: _Beside) -> Trial:
     if name not in flows.job_names:
         return without_flows
     mine = flows.job == flows.job_names.index(name)
-    uses = mine[paths.flow][paths.owner()]
-    crossed = np.zeros((2, len(after.loads)), dtype=np.bool_)
-    crossed[0, paths.arcs[uses]] = True
-    crossed[1, paths.arcs[~uses]] = True
-    own = np.flatnonzero(crossed[0])
+    own_paths, arcs = paths.take(np.flatnonzero(mine[paths.flow])), len(after.loads)
+    uses = np.bincount(own_paths.arcs, minlength=arcs)
+    crossed = np.stack([uses > 0, np.bincount(paths.arcs, minlength=arcs) > uses])
+    own = np.flatnonzero(uses)
     of_links = crossed[:, 0::2] | crossed[:, 1::2]
     used = utilization(fabric, after.loads)[own]
     fullest = fabric.link_name(int(own[int(used.argmax())]) >> 1) if len(own) else ""

@@ -242,7 +242,7 @@ class IncrementalPlan:
             coloured = coloured_paths(self.planes, own, every)
         more = _loads_of_job(network, own, coloured)
         worst = self._worst_by_tier(self.assignment.load[:-1] + more)
-        bare = np.setdiff1d(every, coloured.flow)
+        bare = np.flatnonzero(np.bincount(coloured.flow, minlength=len(own)) == 0)
         if not len(bare) and (worst <= limit).all():
             return coloured, more, True
         alone = Assignment(network, own)

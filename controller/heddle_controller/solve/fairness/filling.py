@@ -15,6 +15,9 @@ from heddle_controller.model.arrays import Bools, Floats, Ints, stable_order
 
 _TOLERANCE = 1e-9
 """Relative difference below which levels count as equal."""
+_SPARSE = 4
+"""Runs are reduced column by column if they would take up to this many times as many columns if all
+were as long as the longest."""
 _WORTH = 1.25
 """Finished paths or placements are dropped once there are this many times as many as still rise."""
 
@@ -148,10 +151,10 @@ class _Uses:
         self.shared, self.slot = turns
         self.unit, self.capacity = unit, capacity
         self.arc_of_slot, self.share_of_slot = slots
-        self._path_start = _starts(self.path)
-        self._share_start = _starts(self.share_of_slot)
+        self._paths = _Rows(self.path)
+        self._slots_of_share = _Rows(self.share_of_slot)
         self._slots = _Groups(self.slot, len(self.arc_of_slot))
-        self._shares = _Groups(self.arc_of_slot[self._share_start], len(capacity))
+        self._shares = _Groups(self.arc_of_slot[self._slots_of_share.first], len(capacity))
         alone = np.ones(len(self.path), dtype=np.bool_)
         alone[self.shared] = False
         self._alone = np.flatnonzero(alone)
@@ -173,9 +176,10 @@ class _Uses:
         rows, of_shared = np.flatnonzero(mine), np.flatnonzero(mine[self.shared])
         crossed = np.zeros(len(self.capacity), dtype=np.bool_)
         crossed[self.arc[rows]] = True
-        lasting = np.zeros(len(self._share_start), dtype=np.bool_)
+        lasting = np.zeros(len(self._slots_of_share.first), dtype=np.bool_)
         lasting[self.share_of_slot[self.slot[of_shared]]] = True
-        room = room - self._shares.summed(np.where(lasting, 0.0, self._greatest(fixed)))
+        held = self._slots_of_share.greatest(fixed)
+        room = room - self._shares.summed(np.where(lasting, 0.0, held))
         slots = lasting[self.share_of_slot]
         arc, place = np.cumsum(crossed) - 1, np.cumsum(slots) - 1
         turns = (np.cumsum(mine) - 1)[self.shared[of_shared]], place[self.slot[of_shared]]
@@ -194,7 +198,7 @@ class _Uses:
         """
         level, leads = self._levels(*loads, np.where(rising, counts, 0.0))
         on_use = level.take(self.arc, axis=1)
-        lowest = np.minimum.reduceat(on_use, self._path_start, axis=1)
+        lowest = self._paths.least(on_use)
         reached = np.minimum(lowest, self.unit)
         binding = rising.take(self.path, axis=1) & np.isfinite(on_use)
         binding[:, self.shared] &= leads.take(self.slot, axis=1)
@@ -228,13 +232,7 @@ class _Uses:
 
     def of_jobs(self, by_slot: Floats) -> Floats:
         """Return the sum over shares of their greatest slot, shape (placements, arcs)."""
-        return self._shares.summed(self._greatest(by_slot))
-
-    def _greatest(self, by_slot: Floats) -> Floats:
-        """Return the greatest slot of each share, shape (placements, shares)."""
-        if not len(self._share_start):
-            return by_slot
-        return np.maximum.reduceat(by_slot, self._share_start, axis=1)
+        return self._shares.summed(self._slots_of_share.greatest(by_slot))
 
     def _levels(self, room: Floats, fixed: Floats, rising: Floats) -> tuple[Floats, Bools]:
         """Return the rate at which each arc is full, and the slots that lead at that rate.
@@ -248,7 +246,7 @@ class _Uses:
         never: Bools | None = None
         while True:
             load = fixed + in_slots * level.take(self.arc_of_slot, axis=1)
-            most = self._greatest(load)
+            most = self._slots_of_share.greatest(load)
             leads = load >= most.take(self.share_of_slot, axis=1) * (1 - _TOLERANCE)
             total = alone * level + self._shares.summed(most)
             slope = alone + self.of_jobs(np.where(leads, in_slots, 0.0))
@@ -260,6 +258,41 @@ class _Uses:
             # Load is convex in the level, so Newton's method from above never undershoots.
             excess = (total - room) / np.where(over, slope, 1.0)
             level = np.where(over, np.maximum(level - excess, 0.0), level)
+
+
+class _Rows:
+    """Finds extremes of runs of columns, many times for the same runs."""
+
+    def __init__(self, keys: Ints) -> None:
+        """Take the keys of all columns; a run is a stretch of equal keys."""
+        self.first = _starts(keys)
+        """The first column of each run."""
+        last = np.append(self.first[1:], len(keys)) - 1
+        longest = int((last - self.first).max(initial=-1)) + 1
+        self._columns: list[Ints] | None = None
+        """The first column of all runs, the second, and so on; where a run is over, its last."""
+        if longest * len(self.first) <= _SPARSE * len(keys):
+            self._columns = [np.minimum(self.first + at, last) for at in range(longest)]
+
+    def least(self, values: Floats) -> Floats:
+        """Return the least value of each run in each row, shape (rows, runs)."""
+        return self._reduced(np.minimum, values)
+
+    def greatest(self, values: Floats) -> Floats:
+        """Return the greatest value of each run in each row, shape (rows, runs)."""
+        return self._reduced(np.maximum, values)
+
+    def _reduced(self, extreme: np.ufunc, values: Floats) -> Floats:
+        if self._columns is None:
+            reduced: Floats = extreme.reduceat(values, self.first, axis=1)
+            return reduced
+        if not self._columns:
+            return values[:, :0]
+        # Runs are short: reduceat takes several times as long for them.
+        found = values.take(self._columns[0], axis=1)
+        for column in self._columns[1:]:
+            extreme(found, values.take(column, axis=1), out=found)
+        return found
 
 
 class _Groups:

@@ -248,40 +248,44 @@ def _excess(loads: Floats, shifts: Ints) -> Floats:
 def _without(used: list[Floats], seconds: Floats, qps: Floats) -> Floats:
     """Return the mean iteration time of each job without turns, in seconds.
 
-    Jobs start all at once, or at arbitrary times (the mean over ``DRAWS`` starts). All starts are
-    simulated side by side, and the better of the two counts.
+    Jobs start all at once, or at arbitrary times (the mean over ``DRAWS`` starts), and the better
+    of the two counts. Each link is simulated by itself, because it does not hold up flows over
+    other links: they are done earlier, and leave room. A job is as slow as the link that is worst
+    for it. This is rather too fast than too slow, so that no turns are given that cost time. All
+    starts and links are simulated side by side.
     """
-    jobs = np.arange(len(used))
+    jobs, links = np.arange(len(used))[:, None], np.arange(used[0].shape[0])
     laid = [_laid(own, 1.0, 1.0, 1).T for own in used]
     table = np.stack(laid)  # shape (jobs, STEPS, links)
+    seconds = seconds[:, None]
     # Multiples of roots of primes spread evenly and need no seed.
     roots = np.sqrt(_primes(len(used)))
     done = np.concatenate([np.zeros((1, len(jobs))), np.arange(DRAWS)[:, None] * roots % 1])
+    done = np.repeat(done[:, :, None], len(links), axis=2)
     step = min(seconds.max() / STEPS, seconds.min() / _FINEST)
     first, last = (round(count * seconds.max() / step) for count in (_FIRST, _LAST))
     begun = done
     for number in range(last):
         if number == first:
             begun = done.copy()
-        asked = table[jobs, (done % 1 * STEPS).astype(np.int64)]
+        asked = table[jobs, (done % 1 * STEPS).astype(np.int64), links]
         done = done + step / seconds / _held_up(asked, qps)
-    taken = (last - first) * step / (done - begun)
+    taken = ((last - first) * step / (done - begun)).max(axis=2)
     at_once, drawn = taken[0], taken[1:].mean(axis=0)
-    less: Floats = drawn if (drawn / seconds).sum() <= (at_once / seconds).sum() else at_once
+    alone = seconds[:, 0]
+    less: Floats = drawn if (drawn / alone).sum() <= (at_once / alone).sum() else at_once
     return less
 
 
 def _held_up(asked: Floats, qps: Floats) -> Floats:
-    """Return the factor by which jobs are slowed down by full links, shape (starts, jobs).
-
-    A job is as slow as the link makes it that gives it the least part of what it asks for.
+    """Return the factor by which each full link slows jobs down, shape (starts, jobs, links).
 
     Args:
         asked: Shares of capacities that jobs ask for, shape (starts, jobs, links).
         qps: QPs of a flow of each job. Jobs that ask for less than their QPs' share get what they
             ask for.
     """
-    held = np.ones(asked.shape[:2])
+    held = np.ones(asked.shape)
     way, link = np.nonzero(asked.sum(axis=1) > 1 + _EVEN)
     wanted = asked[way, :, link]
     wants = wanted > 0
@@ -294,8 +298,7 @@ def _held_up(asked: Floats, qps: Floats) -> Floats:
         if not enough.any():
             break
         wants &= ~enough
-    slower = np.divide(wanted, share, out=np.ones_like(wanted), where=wants)
-    np.maximum.at(held, way, slower)
+    held[way, :, link] = np.divide(wanted, share, out=np.ones_like(wanted), where=wants)
     return held
 
 

@@ -304,6 +304,31 @@ def test_jobs_in_turns_do_not_wait_for_each_other(
     assert "ecmp, turns: a begins at" in capfd.readouterr().out
 
 
+def test_jobs_that_part_by_themselves_are_not_slowed_by_turns(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Flows over links that are not shared go on while others wait, so little is lost.
+
+    Turns would need a pace that both jobs keep, which is longer than what they take by themselves.
+    """
+    fabric = clos(leaves=3, spines=2, nics_per_leaf=2, nics_per_host=1, uplink_gbps=100.0)
+    save_fabric_file(fabric, tmp_path / "fabric.json")
+    gathers = "[{operation: all_gather, group: world, bytes: 3410719630}]"
+    (tmp_path / "jobs.yaml").write_text(
+        "".join(
+            f"- job: j{at}\n  hosts: [l0-h{at}, l1-h{at}, l2-h{at}]\n  gpus_per_host: 1\n"
+            f"  qps: 4\n  compute_seconds: {seconds}\n  collectives: {gathers}\n"
+            for at, seconds in enumerate((0.171, 0.0855))
+        )
+    )
+    files = ["--jobs", str(tmp_path / "jobs.yaml"), "--fabric", str(tmp_path / "fabric.json")]
+    words = [*files, "--strategies", "ecmp", "--seed", "2041", "--iterations", "14", "--turns"]
+    assert run_command_line(["iterate", *words, "--json"]) == 0
+    told = json.loads(capfd.readouterr().out)["strategies"]
+    pairs = zip(told["ecmp"], told["ecmp, turns"], strict=True)
+    assert sum(before["seconds"] / after["seconds"] for before, after in pairs) >= 2.0
+
+
 def test_jobs_that_never_meet_have_no_turns(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -104,7 +104,9 @@ _KNOWN = "\b\n" + "\n".join(
     help="Also print the load of links over time, in steps of this many seconds.",
 )
 @click.option(
-    "--turns", is_flag=True, help="Also play the jobs with turns in time, if turns save time."
+    "--turns",
+    is_flag=True,
+    help="Also play the jobs with turns in time, if turns are expected to save time.",
 )
 @click.option(
     "--drift",
@@ -331,7 +333,8 @@ def _show(placed: Sequence[Placed], found: dict[str, _Found], seed: int) -> None
     for name, told in found.items():
         for own, turn in told.turns.items():
             shift, pace = f"{turn.shift_seconds:.4f}", f"{turn.pace_seconds:.4f}"
-            console.print(f"{name}: {own} begins at {shift} s and every {pace} s from then on")
+            begins = f"{own} begins at {shift} s and every {pace} s from then on"
+            echo(f"{name}: {begins}; expected to save {turn.saved:.1%}")
     for name, told in found.items():
         for tier, values in told.over.most.items() if told.over else ():
             echo(f"{name:<10} {tier:<11} |{drawn(values)}| fullest link over time")

@@ -142,18 +142,20 @@ def iterate(
 ) -> list[Iteration]:
     """Play a script of such jobs and return each job's result.
 
-    ``timeline`` records how full links are. ``turns`` are those of the script; a job's time counts
-    from its first turn.
+    ``timeline`` records how full links are. ``turns`` are those of the script. The time of a job
+    with turns counts from its first turn to the turn after its last iteration.
     """
     played = play(fabric, script, carried, setting, timeline)
-    shifts = {name: turn.shift_seconds for name, turn in turns.items()}
-    return [_told(played, one, shifts.get(one.name, 0.0)) for one in placed]
+    return [_told(played, one, turns.get(one.name)) for one in placed]
 
 
-def _told(played: Played, one: Placed, begun: float) -> Iteration:
-    ends = played.ends()
+def _told(played: Played, one: Placed, turn: Turn | None) -> Iteration:
+    end = played.ends()[_end(one)]
     marks = np.flatnonzero(played.script.label == played.script.labels.index(_end(one)))
-    return Iteration(one.name, (ends[_end(one)] - begun) / len(marks), one.workload.seconds)
+    seconds = end / len(marks)
+    if turn is not None:
+        seconds = max((end - turn.shift_seconds) / len(marks), turn.pace_seconds)
+    return Iteration(one.name, seconds, one.workload.seconds)
 
 
 def slower(one: Placed, part: float) -> Placed:

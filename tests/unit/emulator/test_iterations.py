@@ -288,6 +288,21 @@ def _half_wide(tmp_path: Path) -> list[str]:
     return [*words, "--fabric", str(tmp_path / "fabric.json"), "--strategies", "ecmp"]
 
 
+def test_an_iteration_in_turns_lasts_until_the_next_turn(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """One iteration with turns takes as long as each of many, though it ends before its pace."""
+    seconds = []
+    for iterations in ("1", "8"):
+        words = [*_half_wide(tmp_path), "--iterations", iterations, "--turns", "--json"]
+        assert run_command_line(words) == 0
+        told = json.loads(capfd.readouterr().out)
+        paces = [turn["pace_seconds"] for turn in told["turns"]["ecmp, turns"].values()]
+        seconds.append([job["seconds"] for job in told["strategies"]["ecmp, turns"]])
+        assert seconds[-1] == pytest.approx(paces)
+    assert seconds[0] == seconds[1]
+
+
 @pytest.mark.parametrize("drift", ["0", "0.02"])
 def test_jobs_in_turns_do_not_wait_for_each_other(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], drift: str
@@ -301,7 +316,9 @@ def test_jobs_in_turns_do_not_wait_for_each_other(
         pace = told["turns"]["ecmp, turns"][after["name"]]["pace_seconds"]
         assert 0.035 < after["seconds"] <= pace < before["seconds"]
     assert run_command_line(words) == 0
-    assert "ecmp, turns: a begins at" in capfd.readouterr().out
+    shown = capfd.readouterr().out
+    assert "ecmp, turns: a begins at" in shown
+    assert f"expected to save {told['turns']['ecmp, turns']['a']['saved']:.1%}" in shown
 
 
 def test_jobs_that_part_by_themselves_are_not_slowed_by_turns(

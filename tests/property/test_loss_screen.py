@@ -28,7 +28,8 @@ from tests.support.solve_flows import any_flows
 
 SEEDS = st.integers(0, 2**32 - 1)
 STEPS = 6
-KEPT = ("gbps", "qps", "wants", "spare_wants", "bare", "most_gbps", "most_qps", "strands")
+KEPT = ("gbps", "most_gbps", "most_qps", "used", "slow")
+OF_PATHS = ("row", "flow", "turns", "bare", "strands", "weak", "gbps", "qps", "unit", "wants")
 
 
 def check(screen: LossScreen | None, plan: Plan) -> LossScreen:
@@ -36,7 +37,10 @@ def check(screen: LossScreen | None, plan: Plan) -> LossScreen:
     known, fresh = screen_of(plan, screen), LossScreen(plan)
     for name in KEPT:
         assert np.array_equal(getattr(known, name), getattr(fresh, name)), name
-    assert np.array_equal(known.standing.turns, fresh.standing.turns)
+    routes, others = known.standing.routes, fresh.standing.routes
+    for name in OF_PATHS:
+        column = getattr(routes, name)[known.standing.slot]
+        assert np.array_equal(column, getattr(others, name)[fresh.standing.slot]), name
     for thorough in (False, True):
         told = with_losses(plan, known, thorough=thorough)
         assert told == with_losses(plan, fresh, thorough=thorough)

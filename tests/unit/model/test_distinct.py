@@ -1,4 +1,4 @@
-"""``distinct`` and ``numbered`` give what numpy gives, whichever way they take."""
+"""``distinct``, ``numbered`` and ``marked`` give what numpy gives, whichever way they take."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from heddle_controller.model.arrays import (
     Ints,
     distinct,
     distinct_floats,
+    marked,
     numbered,
 )
 
@@ -45,3 +46,10 @@ def test_values_are_numbered_in_order_with_where_each_comes_first(
     found = numbered(values)
     assert found[0].tolist() == number.tolist()
     assert found[1].tolist() == first.tolist()
+
+
+@given(st.integers(0, 20), st.integers(0, 9), SEEDS)
+def test_marked_elements_are_found_row_by_row(rows: int, columns: int, seed: int) -> None:
+    """Rows and columns are those of ``np.nonzero``, also for tables without either."""
+    table = np.random.default_rng(seed).random((rows, columns)) < 0.3
+    assert [one.tolist() for one in marked(table)] == [one.tolist() for one in np.nonzero(table)]

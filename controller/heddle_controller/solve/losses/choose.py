@@ -128,23 +128,20 @@ class _Search:
         self._capacity = plan.fabric.structure.capacity
         self._base = plan.loads
         self._arcs = len(self._base)
-        losses = screen.losses
+        losses, routes = standing.losses, standing.routes
         served = losses.of_kind(LOSS_KINDS.index(kind))
-        at, path = standing.broken(losses, served)
+        at, slot = standing.broken(served)
         loss = served[at]
-        parts = [
-            (one.take(path).owner(), one.take(path).arcs) for one in (plan.paths, plan.backups)
-        ]
-        cells = [loss[owner] * self._arcs + arcs for owner, arcs in parts]
-        cell = distinct(np.concatenate(cells))
-        place, user = standing.members(losses, cell // self._arcs, cell % self._arcs)
-        load = standing.total(standing.gbps(user), place, user, len(cell))
+        ways = np.append(routes.arcs[slot], routes.spares[slot], axis=1)
+        cell = distinct((loss[:, None] * self._arcs + ways)[ways != NONE])
+        place, user = standing.members(cell // self._arcs, cell % self._arcs)
+        load = standing.total(routes.gbps[user], place, user, len(cell))
         self._load = dict(zip(cell.tolist(), load.tolist(), strict=True))
-        self._rate = plan.paths.gbps(plan.flows)
+        self._rate, path = plan.paths.gbps(plan.flows), routes.row[slot]
         self._backup = {row: plan.backups.of(row).tolist() for row in distinct(path).tolist()}
         self._losses_of: dict[int, list[int]] = {}
         self._on: dict[int, set[int]] = {}
-        moved = standing.fates(losses, loss, path) == MOVED
+        moved = standing.fates(loss, slot) == MOVED
         for one, row in zip(loss[moved].tolist(), path[moved].tolist(), strict=True):
             self._losses_of.setdefault(row, []).append(one)
             for arc in self._backup[row]:

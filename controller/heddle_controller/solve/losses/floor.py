@@ -18,9 +18,11 @@ paths that may run at any time.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
-from heddle_controller.model.arrays import Bools, Floats, Ints, among, numbered
+from heddle_controller.model.arrays import NONE, Bools, Floats, Ints, among, marked, numbered
 from heddle_controller.model.flows import ANY_PHASE
 from heddle_controller.solve.losses.moves import APART, joined
 from heddle_controller.solve.losses.screen import LossScreen
@@ -29,6 +31,23 @@ _MOST_ALONE = 1_000
 """Number of losses looked at in all, up to which each path is also looked at by itself."""
 _MOST_ROUNDS = 64
 """Most paths of one switch that are added one by one."""
+
+
+class _Broken(NamedTuple):
+    """Pairs of a loss and a path that it breaks."""
+
+    loss: Ints
+    slot: Ints
+    up: Ints
+    """Second arc of the path."""
+    down: Ints
+    """Last arc but one."""
+    steps: Ints
+    """Number of its arcs."""
+
+    def take(self, some: Bools) -> _Broken:
+        """Return the marked pairs."""
+        return _Broken(*(column[some] for column in self))
 
 
 class Floors:
@@ -40,8 +59,9 @@ class Floors:
     def __init__(self, screen: LossScreen, known: Floats) -> None:
         """Start from ``known`` lower bounds, shape (kinds,); the array is raised in place."""
         self.floor = known
-        self._screen, self._losses = screen, screen.losses
-        self._plan = screen.standing.plan
+        self._loads, self._standing = screen.gbps, screen.standing
+        self._plan, self._losses = screen.standing.plan, screen.standing.losses
+        self._routes, self._single_ways = screen.standing.routes, screen.single_ways
         self._looked = 0
         self._beside: Ints | None = None
 
@@ -51,18 +71,28 @@ class Floors:
         ``beside`` limits the look to some switches after some losses, as ascending codes
         ``loss * nodes + node``. None means all.
         """
-        standing = self._screen.standing
-        at, path = standing.broken(self._losses, some)
-        loss, self._beside = some[at], beside
-        self._free(loss, path)
-        kept = standing.fates(self._losses, loss, path) != APART
-        kept &= self._plan.flows.phase[self._plan.paths.flow[path]] == ANY_PHASE
-        loss, path = loss[kept], path[kept]
+        plan, structure = self._plan, self._plan.fabric.structure
+        at, slot = self._standing.broken(some)
+        loss, ways, self._beside = some[at], self._routes.arcs.take(slot, axis=0), beside
+        self._free(loss, slot, ways)
+        steps = np.count_nonzero(ways != NONE, axis=1)
+        # Such paths have a step at each NIC, and at least one between switches.
+        long = steps > 2  # noqa: PLR2004
+        long &= plan.flows.phase[self._routes.flow[slot]] == ANY_PHASE
+        rows = np.flatnonzero(long)
+        # The second arc of a path leaves the switch of its source, the last but one enters the
+        # switch of its destination. A NIC with several links may be reached by another switch.
+        broken = _Broken(
+            loss[rows], slot[rows], ways[rows, 1], ways[rows, steps[rows] - 2], steps[rows]
+        )
+        near = self._is_near(broken.loss, structure.tail[broken.up])
+        broken = broken.take(near | self._is_near(broken.loss, structure.head[broken.down]))
+        broken = broken.take(self._standing.fates(broken.loss, broken.slot) != APART)
         for into in (False, True):
-            self._at_switches(loss, path, into=into)
+            self._at_switches(broken, into=into)
         self._looked += len(some)
         if self._looked <= _MOST_ALONE:
-            self._of_each_path(loss, path)
+            self._of_each_path(broken)
 
     def _raise(self, loss: Ints, reached: Floats) -> None:
         np.maximum.at(self.floor, self._losses.kind(loss), reached)
@@ -73,21 +103,20 @@ class Floors:
             return np.ones(len(loss), dtype=np.bool_)
         return among(loss * self._plan.fabric.node_count + switch, self._beside)
 
-    def _free(self, loss: Ints, path: Ints) -> None:
+    def _free(self, loss: Ints, slot: Ints, ways: Ints) -> None:
         """Compute how much load leaves each arc with the broken paths, for each loss."""
-        some, width = self._plan.paths.take(path), len(self._screen.gbps)
-        owner = some.owner()
-        cell, first = numbered(loss[owner] * width + some.arcs)
-        self._keys = (loss[owner] * width + some.arcs)[first]
-        self._freed = np.bincount(cell, self._screen.standing.gbps(path)[owner], len(first))
+        owner, step = marked(ways != NONE)
+        code = loss[owner] * len(self._loads) + ways[owner, step]
+        cell, first = numbered(code)
+        self._keys = code[first]
+        self._freed = np.bincount(cell, self._routes.gbps[slot[owner]], len(first))
 
     def _stays(self, loss: Ints, arc: Ints) -> Floats:
         """Return the Gbit/s that losses leave on arcs, without backups. The shapes broadcast."""
-        loads = self._screen.gbps
-        code = loss * len(loads) + arc
+        code = loss * len(self._loads) + arc
         at = np.minimum(np.searchsorted(self._keys, code), max(len(self._keys) - 1, 0))
         freed = np.where(self._keys[at] == code, self._freed[at], 0.0)
-        return np.asarray(np.maximum(loads[arc] - freed, 0.0))
+        return np.asarray(np.maximum(self._loads[arc] - freed, 0.0))
 
     def _ways_on(self, switch: Ints, *, into: bool) -> tuple[Ints, Bools]:
         """Return the working arcs between each switch and other switches, a padded row for each.
@@ -106,29 +135,24 @@ class Floors:
         arcs, there = (np.take_along_axis(one, order, axis=1) for one in (arcs, there))
         return (arcs ^ 1 if into else arcs), there
 
-    def _at_switches(self, loss: Ints, path: Ints, *, into: bool) -> None:
+    def _at_switches(self, broken: _Broken, *, into: bool) -> None:
         """Raise the bounds at switches where paths lose the step from or ``into`` them."""
         plan, structure = self._plan, self._plan.fabric.structure
-        paths, flow = plan.paths, plan.paths.flow[path]
-        # Such paths have a step at each NIC, and at least one between switches.
-        long = paths.first[path + 1] - paths.first[path] > 2  # noqa: PLR2004
-        loss, path, flow = loss[long], path[long], flow[long]
-        # The second arc of a path leaves the switch of its source, the last but one enters the
-        # switch of its destination. A NIC with several links may be reached by another switch.
-        arc = paths.arcs[paths.first[path + 1] - 2 if into else paths.first[path] + 1]
-        struck = self._losses.takes(loss, arc)
+        arc = broken.down if into else broken.up
         ends = (structure.head if into else structure.tail)[arc]
-        struck &= self._is_near(loss, ends)
+        rows = np.flatnonzero(
+            self._losses.takes(broken.loss, arc) & self._is_near(broken.loss, ends)
+        )
         if into:
-            place, beside = joined(*structure.out, plan.flows.destination[flow])
-            struck &= np.bincount(place, plan.fabric.carries[beside], len(flow)) == 1
-        rows = np.flatnonzero(struck)
+            target = plan.flows.destination[self._routes.flow[broken.slot[rows]]]
+            place, beside = joined(*structure.out, target)
+            rows = rows[np.bincount(place, plan.fabric.carries[beside], len(rows)) == 1]
         if not len(rows):
             return
         ends = ends[rows]
-        rate, nodes = self._screen.standing.gbps(path[rows]), len(structure.nodes.kind)
-        group, first = numbered(loss[rows] * nodes + ends)
-        loss, switch = loss[rows[first]], ends[first]
+        rate, nodes = self._routes.gbps[broken.slot[rows]], len(structure.nodes.kind)
+        group, first = numbered(broken.loss[rows] * nodes + ends)
+        loss, switch = broken.loss[rows[first]], ends[first]
         count = np.bincount(group)
         least = np.full(len(count), np.inf)
         np.minimum.at(least, group, rate)
@@ -173,24 +197,19 @@ class Floors:
                     count[left],
                 )
 
-    def _of_each_path(self, loss: Ints, path: Ints) -> None:
+    def _of_each_path(self, broken: _Broken) -> None:
         """Raise the bounds by looking at each path over one spine by itself."""
-        plan, structure = self._plan, self._plan.fabric.structure
-        keys = self._screen.single_ways
+        plan, structure, keys = self._plan, self._plan.fabric.structure, self._single_ways
         if keys is None:
             return  # a spine might pass the path to another spine, or to another link
-        paths, flows = plan.paths, plan.flows
         first, out = structure.out
         # Such paths have two steps between switches, and one at each NIC.
-        some = np.flatnonzero(paths.first[path + 1] - paths.first[path] == 4)  # noqa: PLR2004
-        loss, path = loss[some], path[some]
-        flow = paths.flow[path]
-        up, down = paths.arcs[paths.first[path] + 1], paths.arcs[paths.first[path] + 2]
+        loss, slot, up, down, _ = broken.take(broken.steps == 4)  # noqa: PLR2004
+        flow = self._routes.flow[slot]
         held = self._losses.takes(loss, up) | self._losses.takes(loss, down)
         held &= ~plan.by_ports[flow]
-        held &= np.diff(first)[flows.destination[flow]] == 1
-        held &= self._is_near(loss, structure.tail[up]) | self._is_near(loss, structure.head[down])
-        loss, path, up, down = loss[held], path[held], up[held], down[held]
+        held &= np.diff(first)[plan.flows.destination[flow]] == 1
+        loss, slot, up, down = loss[held], slot[held], up[held], down[held]
         if not len(loss):
             return
         nodes, gone = len(structure.nodes.kind), loss[:, None]
@@ -201,10 +220,9 @@ class Floors:
         whole = ((keys[at] == code) | ~there).all(axis=1)
         there &= plan.fabric.carries[fall]
         there &= ~self._losses.takes(gone, rise) & ~self._losses.takes(gone, fall)
-        rate = self._screen.standing.gbps(path)[:, None]
-        ways = [self._stays(gone, way) + rate for way in (rise, fall)]
+        rate = self._routes.gbps[slot][:, None]
         used = np.maximum(
-            *(load / structure.capacity[way] for load, way in zip(ways, (rise, fall), strict=True))
+            *((self._stays(gone, way) + rate) / structure.capacity[way] for way in (rise, fall))
         )
         least = np.where(there, used, np.inf).min(axis=1)
         told = whole & np.isfinite(least)

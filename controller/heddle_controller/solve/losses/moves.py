@@ -10,20 +10,21 @@ if its destination is cut off altogether.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 
 from heddle_controller.model.arrays import NONE, Bools, Ints
 from heddle_controller.model.fabric import Fabric
-from heddle_controller.model.plan import Paths
+from heddle_controller.model.plan import Plan
 
 Kind: TypeAlias = Literal["link", "switch"]
 LOSS_KINDS: tuple[Kind, ...] = get_args(Kind)
 UNTOUCHED, MOVED, STRANDED, APART = range(4)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class SingleLosses:
     """All single losses: each link between switches, and each switch, that is in service.
 
@@ -46,11 +47,19 @@ class SingleLosses:
         """Return the kind of each loss, as an index of ``LOSS_KINDS``."""
         return (loss >= self.fabric.link_count).astype(np.int64)
 
+    @cached_property
+    def every(self) -> Ints:
+        """All losses, ascending: those of links come first."""
+        return np.flatnonzero(self.served)
+
+    @cached_property
+    def begin(self) -> Ints:
+        """Where the losses of each kind begin and end in ``every``, shape (kinds + 1,)."""
+        return np.searchsorted(self.every, [0, self.fabric.link_count, len(self.served)])
+
     def of_kind(self, kind: int) -> Ints:
         """Return all losses of one kind, ascending. ``kind`` is an index of ``LOSS_KINDS``."""
-        links = self.fabric.link_count
-        part = self.served[links:] if kind else self.served[:links]
-        return np.flatnonzero(part) + kind * links
+        return self.every[self.begin[kind] : self.begin[kind + 1]]
 
     def name(self, loss: int) -> str:
         """Return the name of a loss, as the option ``--down`` takes it."""
@@ -75,37 +84,48 @@ class SingleLosses:
         return np.append(place, place), np.append(arcs, arcs ^ 1)
 
     def on(self, arcs: Ints) -> Ints:
-        """Return for each arc the loss of each kind that breaks paths over it.
+        """Return the losses that break paths, one row for each path; ``NONE`` elsewhere.
 
-        It is the arc's link, and the switch that the arc enters. The shape is (kinds, *shape of
-        ``arcs``). ``NONE`` stands where there is no such loss, as at the link of a NIC or for an
-        arc ``NONE``. A path has no loops, so no loss occurs twice among its arcs.
+        They are the links of a path and the switches that it enters. A path has no loops, so no
+        loss occurs twice in a row.
+
+        Args:
+            arcs: The arcs of each path, padded with ``NONE`` (``arc_tables``).
         """
-        links, ends = self.fabric.link_count, self.fabric.structure.head[arcs]
-        loss = np.stack([arcs >> 1, ends + links])
-        loss[~self.served[loss] | (arcs == NONE)] = NONE
+        inner, into = arcs[:, 1:-1], arcs[:, :-1]
+        heads = self.fabric.structure.head[into] + self.fabric.link_count
+        loss = np.concatenate([inner >> 1, heads], axis=1)
+        loss[~self.served[loss] | (np.concatenate([inner, into], axis=1) == NONE)] = NONE
         return loss
 
-    def breaks(self, loss: Ints, paths: Paths) -> Bools:
-        """Whether each loss breaks the path in the same position."""
-        owner = paths.owner()
-        hit = np.zeros(len(paths), dtype=np.bool_)
-        hit[owner[self.takes(loss[owner], paths.arcs)]] = True
-        return hit
-
-    def cuts_off(self, loss: Ints, paths: Paths) -> Bools:
+    def cuts_off(self, loss: Ints, begin: Ints, target: Ints) -> Bools:
         """Whether each loss cuts off the source's link, or the destination altogether.
 
-        Each loss is taken with the path in the same position.
+        Each loss is taken with the path in the same position, of which ``begin`` is the first arc
+        and ``target`` the destination.
         """
-        if not len(paths):
-            return np.zeros(0, dtype=np.bool_)
         structure, node = self.fabric.structure, loss - self.fabric.link_count
-        source = structure.head[paths.arcs[paths.first[:-1]]]
-        target = structure.head[paths.arcs[paths.first[1:] - 1]]
         place, beside = joined(*structure.out, target)
         left = self.fabric.carries[beside] & (structure.head[beside] != node[place])
-        return np.asarray((source == node) | (np.bincount(place[left], minlength=len(target)) == 0))
+        reached = np.bincount(place[left], minlength=len(target)) > 0
+        return np.asarray((structure.head[begin] == node) | ~reached)
+
+
+def arc_tables(plan: Plan, rows: Ints, width: int = 2) -> tuple[Ints, Ints]:
+    """Return the arcs of some paths, and those of their backups, one row for each path.
+
+    Both tables are padded with ``NONE`` to the same width, which is at least ``width``.
+    """
+    both = [(one, one.first[rows], one.first[rows + 1]) for one in (plan.paths, plan.backups)]
+    longest = max(int((end - begin).max(initial=width)) for _, begin, end in both)
+    step, tables = np.arange(longest), []
+    for paths, begin, end in both:
+        place = begin[:, None] + step
+        there = place < end[:, None]
+        table = np.full(place.shape, NONE, dtype=np.int64)
+        table[there] = paths.arcs[place[there]]
+        tables.append(table)
+    return tables[0], tables[1]
 
 
 def joined(first: Ints, values: Ints, rows: Ints) -> tuple[Ints, Ints]:

@@ -13,22 +13,23 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from heddle_controller.model.arrays import NONE, Bools, Floats, Ints, among, distinct, numbered
+from heddle_controller.model.arrays import (
+    NONE,
+    Bools,
+    Floats,
+    Ints,
+    among,
+    distinct,
+    marked,
+    numbered,
+)
 from heddle_controller.model.flows import ANY_PHASE, Flows
 from heddle_controller.solve.fairness.filling import Filling
-from heddle_controller.solve.losses.moves import (
-    APART,
-    LOSS_KINDS,
-    MOVED,
-    STRANDED,
-    UNTOUCHED,
-    joined,
-)
-from heddle_controller.solve.losses.screen import LossScreen
+from heddle_controller.solve.losses.moves import APART, LOSS_KINDS, MOVED, STRANDED, joined
+from heddle_controller.solve.losses.screen import SLACK, LossScreen
 from heddle_controller.solve.losses.suspects import (
     FIRST_ARCS,
     GROWTH,
-    SLACK,
     Look,
     Suspects,
     looked,
@@ -64,7 +65,8 @@ class _Floors:
     """Part of the flow's demand that it gets; infinite where the loss cuts it off at a NIC."""
     of: Ints
     """Index of each path's flow in the first table."""
-    path: Ints
+    slot: Ints
+    """Slot of each path."""
     rate: Floats
     """Gbit/s of a QP of the path."""
     owner: Ints
@@ -76,29 +78,30 @@ class _Floors:
     @classmethod
     def of_flows(cls, screen: LossScreen, loss: Ints, flow: Ints) -> _Floors:
         """Compute the floors of some flows, each after the loss in the same position."""
-        standing = screen.standing
-        of, path = standing.rows(flow)
-        fate = standing.fates(screen.losses, loss[of], path)
-        owner, arc = _ways(screen, path, fate)
+        standing, routes = screen.standing, screen.standing.routes
+        of, slot = standing.slots(flow)
+        fate = standing.fates(loss[of], slot)
+        owner, arc = _ways(screen, slot, fate)
         level = _levels(screen, loss[of[owner]], arc)
-        rate = np.where(fate <= MOVED, standing.unit(path), 0.0)
+        rate = np.where(fate <= MOVED, routes.unit[slot], 0.0)
         np.minimum.at(rate, owner, level)
-        got = np.bincount(of, rate * standing.qps(path), len(flow))
+        got = np.bincount(of, rate * routes.qps[slot], len(flow))
         ratio = got / standing.plan.flows.gbps[flow]
         ratio[of[fate == APART]] = np.inf
-        return cls(loss, flow, ratio, of, path, rate, owner, arc, level)
+        return cls(loss, flow, ratio, of, slot, rate, owner, arc, level)
 
 
-def _ways(screen: LossScreen, path: Ints, fate: Ints) -> tuple[Ints, Ints]:
-    """Return the arcs that paths use after their fates, as pairs: index in ``path``, and arc.
+def _ways(screen: LossScreen, slot: Ints, fate: Ints) -> tuple[Ints, Ints]:
+    """Return the arcs that paths use after their fates, as pairs: index in ``slot``, and arc.
 
     Moved paths use their backup. Stranded and cut-off paths use no arcs.
     """
-    plan = screen.standing.plan
-    stays, moved = np.flatnonzero(fate == UNTOUCHED), np.flatnonzero(fate == MOVED)
-    some, spare = plan.paths.take(path[stays]), plan.backups.take(path[moved])
-    owner = np.append(stays[some.owner()], moved[spare.owner()])
-    return owner, np.append(some.arcs, spare.arcs)
+    routes = screen.standing.routes
+    ways = np.where(
+        (fate == MOVED)[:, None], routes.spares.take(slot, axis=0), routes.arcs.take(slot, axis=0)
+    )
+    owner, step = marked((ways != NONE) & (fate <= MOVED)[:, None])
+    return owner, ways[owner, step]
 
 
 def _levels(screen: LossScreen, loss: Ints, arc: Ints) -> Floats:
@@ -118,26 +121,27 @@ def _are_exact(screen: LossScreen, floors: _Floors) -> Bools:
     Such an arc fills up first of all arcs that its users cross. Where phases take turns, the arc
     slows only the largest phase of each job.
     """
-    standing, width = screen.standing, max(len(screen.standing.plan.paths), 1)
-    slowed = floors.rate < standing.unit(floors.path)
-    known = np.bincount(floors.owner, minlength=len(floors.path)) > 0
+    standing, routes = screen.standing, screen.standing.routes
+    slowed, width = floors.rate < routes.unit[floors.slot], len(routes.row)
+    known = np.bincount(floors.owner, minlength=len(floors.slot)) > 0
     tied = floors.level <= floors.rate[floors.owner] * (1 + SLACK)
     held = np.flatnonzero(tied & slowed[floors.owner])
     loss = floors.loss[floors.of[floors.owner[held]]]
     cell, first = numbered(loss * len(screen.gbps) + floors.arc[held])
     tight = held[first]
-    place, others = standing.members(screen.losses, loss[first], floors.arc[tight])
-    leads = _leads(
-        standing.plan.flows, place, standing.plan.paths.flow[others], standing.qps(others)
-    )
-    met = cell * width + floors.path[floors.owner[held]]
+    place, others = standing.members(loss[first], floors.arc[tight])
+    leads = np.arange(len(others))
+    if standing.takes_turns:
+        leads = np.flatnonzero(
+            _leads(standing.plan.flows, place, routes.flow[others], routes.qps[others])
+        )
+    met = cell * width + floors.slot[floors.owner[held]]
     stops = among(met, np.sort((place * width + others)[leads]))
-    stopped = np.zeros(len(floors.path), dtype=np.bool_)
+    stopped = np.zeros(len(floors.slot), dtype=np.bool_)
     stopped[floors.owner[held[stops]]] = True
     of_place = loss[first][place]
-    fate = standing.fates(screen.losses, of_place, others)
-    owner, arc = _ways(screen, others, fate)
-    lowest = standing.unit(others)
+    owner, arc = _ways(screen, others, standing.fates(of_place, others))
+    lowest = routes.unit[others]
     np.minimum.at(lowest, owner, _levels(screen, of_place[owner], arc))
     more = lowest < floors.level[tight][place] * (1 - SLACK)
     wrong = ~known | (slowed & ~stopped)
@@ -168,26 +172,26 @@ class SlowFlows:
 
     def __init__(self, suspects: Suspects) -> None:
         self._suspects, self._screen = suspects, suspects.screen
-        screen, plan = suspects.screen, suspects.screen.standing.plan
+        routes, flows = self._screen.standing.routes, self._screen.standing.plan.flows
         none = np.empty(0, dtype=np.int64)
         self._loss, self._flow, self._ratio = none, none, np.empty(0)
         """Losses and flows whose floors are known, and the floors, position by position."""
-        self._open: Bools = np.zeros(len(plan.flows), dtype=np.bool_)
+        self._open: Bools = np.zeros(len(flows), dtype=np.bool_)
         """Marks flows that may have low floors and whose floors are not all known."""
-        self._open[plan.paths.flow[screen.strands.any(axis=0)]] = True
-        routed = np.bincount(plan.paths.flow, plan.paths.qp_count, len(plan.flows))
-        self._open |= (routed > 0) & (routed < plan.flows.qps)
-        self._known = np.zeros(len(plan.flows), dtype=np.bool_)
+        self._open[routes.flow[routes.weak]] = True
+        self._known = np.zeros(len(flows), dtype=np.bool_)
+        self._newest: _Floors | None = None
+        """The floors that were found last."""
 
     def take(self, look: Look) -> None:
         """Add the flows on arcs that were looked at."""
-        plan, standing = self._screen.standing.plan, self._screen.standing
-        flow = plan.paths.flow[look.path]
+        routes, losses = self._screen.standing.routes, self._suspects.losses
+        flow = routes.flow[look.slot]
         self._open[flow[~self._known[flow]]] = True
         # A flow of one path has a floor no higher than its share of the arc.
-        alone = standing.first[flow + 1] - standing.first[flow] == 1
-        most = np.where(alone, look.level[look.place] / standing.unit(look.path), np.inf)
-        kind = self._screen.losses.kind(look.loss)[look.place]
+        alone = self._screen.standing.path_count(flow) == 1
+        most = np.where(alone, look.level[look.place] / routes.unit[look.slot], np.inf)
+        kind = losses.kind(look.loss)[look.place]
         some = [
             int(np.where(kind == one, most, np.inf).argmin())
             for one in range(len(LOSS_KINDS))
@@ -198,12 +202,20 @@ class SlowFlows:
 
     def least(self, kind: int) -> float:
         """Return the lowest known floor after losses of a kind; 1 if none is lower."""
-        return float(self._ratio[self._screen.losses.kind(self._loss) == kind].min(initial=1.0))
+        mine = self._suspects.losses.kind(self._loss) == kind
+        return float(self._ratio[mine].min(initial=1.0))
 
     def _note(self, loss: Ints, flow: Ints) -> None:
-        floors = _Floors.of_flows(self._screen, loss, flow)
+        self._newest = floors = _Floors.of_flows(self._screen, loss, flow)
         self._loss, self._flow = np.append(self._loss, loss), np.append(self._flow, flow)
         self._ratio = np.append(self._ratio, floors.ratio)
+
+    def _floors(self, rows: Ints) -> _Floors:
+        """Return some of the known floors in detail."""
+        loss, flow, known = self._loss[rows], self._flow[rows], self._newest
+        if known and np.array_equal(loss, known.loss) and np.array_equal(flow, known.flow):
+            return known
+        return _Floors.of_flows(self._screen, loss, flow)
 
     def _in_peace(self) -> float:
         """Return the lowest floor of the known flows while nothing is lost.
@@ -212,7 +224,7 @@ class SlowFlows:
         low even after such a loss.
         """
         flows = distinct(self._flow)
-        none = np.full(len(flows), len(self._screen.losses.served))
+        none = np.full(len(flows), len(self._suspects.losses.served))
         return float(_Floors.of_flows(self._screen, none, flows).ratio.min(initial=1.0))
 
     def find(self, limits: Floats | None = None) -> None:
@@ -246,39 +258,34 @@ class SlowFlows:
 
         It is a part of each flow's demand, shape (kinds, flows).
         """
-        screen, standing, plan = self._screen, self._screen.standing, self._screen.standing.plan
-        at, rows = standing.rows(flow)
-        rate = np.tile(standing.unit(rows), (len(LOSS_KINDS), 1))
-        rate[screen.strands[:, rows]] = 0.0
-        capacity = self._suspects.capacity
-        for paths in (plan.paths, plan.backups):
-            some = paths.take(rows)
-            load, qps = (
-                one[some.arcs] + most[:, some.arcs]
-                for one, most in ((screen.gbps, screen.most_gbps), (screen.qps, screen.most_qps))
-            )
-            kind, step = np.nonzero(load > capacity[some.arcs] * (1 + SLACK))
-            level = capacity[some.arcs[step]] / qps[kind, step]
-            np.minimum.at(rate, (kind, some.owner()[step]), level)
-        got = [np.bincount(at, one * standing.qps(rows), len(flow)) for one in rate]
-        return np.asarray(np.stack(got) / plan.flows.gbps[flow])
+        screen, routes, capacity = (
+            self._screen,
+            self._screen.standing.routes,
+            self._suspects.capacity,
+        )
+        at, slot = screen.standing.slots(flow)
+        rate = np.where(routes.strands[slot].T, 0.0, routes.unit[slot])
+        for table in (routes.arcs, routes.spares):
+            owner, step = marked(table.take(slot, axis=0) != NONE)
+            arcs = table[slot[owner], step]
+            kind, use = marked(screen.most_gbps[:, arcs] > capacity[arcs] * (1 + SLACK))
+            level = capacity[arcs[use]] / screen.most_qps[kind, arcs[use]]
+            np.minimum.at(rate, (kind, owner[use]), level)
+        got = [np.bincount(at, one * routes.qps[slot], len(flow)) for one in rate]
+        return np.asarray(np.stack(got) / screen.standing.plan.flows.gbps[flow])
 
     def slowest(self) -> list[Slowest]:
         """Return the slowest flow after the worst loss of each kind."""
-        screen, kinds = self._screen, range(len(LOSS_KINDS))
+        screen, losses, kinds = self._screen, self._suspects.losses, range(len(LOSS_KINDS))
         self.find()
-        found = [Slowest(1.0, int(screen.losses.of_kind(kind)[0])) for kind in kinds]
-        kind = screen.losses.kind(self._loss)
+        found = [Slowest(1.0, int(losses.of_kind(kind)[0])) for kind in kinds]
+        kind = losses.kind(self._loss)
         low = [one for one in kinds if self.least(one) < 1 - SLACK]
         first = np.array(
             [np.where(kind == one, np.round(self._ratio, 12), np.inf).argmin() for one in low],
             dtype=np.int64,
         )
-        exact = (
-            _are_exact(screen, _Floors.of_flows(screen, self._loss[first], self._flow[first]))
-            if low
-            else ()
-        )
+        exact = _are_exact(screen, self._floors(first)) if low else ()
         for one, at, done in zip(low, first.tolist(), exact, strict=True):
             told = Slowest(float(self._ratio[at]), int(self._loss[at]))
             found[one] = told if done else self._filled(one)
@@ -290,13 +297,13 @@ class SlowFlows:
         Losses are tried in order of their floors. After a fixed effort the lowest floor left is
         returned, which is never too high.
         """
-        screen = self._screen
-        done = np.zeros(len(screen.losses.served), dtype=np.bool_)
-        best, spent, batch = Slowest(1.0, int(screen.losses.of_kind(kind)[0])), 0, _FIRST_BATCH
+        screen, losses = self._screen, self._suspects.losses
+        done = np.zeros(len(losses.served), dtype=np.bool_)
+        best, spent, batch = Slowest(1.0, int(losses.of_kind(kind)[0])), 0, _FIRST_BATCH
         while True:
-            mine = np.flatnonzero(screen.losses.kind(self._loss) == kind)
+            mine = np.flatnonzero(losses.kind(self._loss) == kind)
             lowest = np.full(len(done), np.inf)
-            lowest[screen.losses.of_kind(kind)] = self._in_peace()
+            lowest[losses.of_kind(kind)] = self._in_peace()
             np.minimum.at(lowest, self._loss[mine], self._ratio[mine])
             lowest[done] = np.inf
             order = np.argsort(lowest, kind="stable")
@@ -317,7 +324,7 @@ class SlowFlows:
                 full = _full_arcs(screen, loss)
                 chosen.append((loss, full))
                 done[loss] = True
-                size += 1 + len(screen.standing.uses(full).path)
+                size += 1 + len(screen.standing.uses(full)[1])
                 if size >= batch:
                     break
             spent, batch = spent + size, batch * 2
@@ -331,31 +338,36 @@ def _changes_to(screen: LossScreen, flow: Ints) -> tuple[Ints, Ints]:
 
     For each arc, losses that change nothing there are included, too. ``flow`` is ascending.
     """
-    standing, width = screen.standing, len(screen.gbps)
-    plan, count = standing.plan, len(standing.plan.flows)
-    _, rows = standing.rows(flow)
-    some, spare = plan.paths.take(rows), plan.backups.take(rows)
-    of_path = some.flow[some.owner()]
-    met = screen.losses.on(some.arcs)
-    kind, own = np.nonzero(met != NONE)
-    code = np.append(of_path * width + some.arcs, spare.flow[spare.owner()] * width + spare.arcs)
-    code = distinct(code)
-    of, arc = code // width, code % width
-    arcs = distinct(arc)
+    routes, width = screen.standing.routes, len(screen.gbps)
+    of, slot = screen.standing.slots(flow)
+    met = routes.losses.take(slot, axis=0)
+    hit, step = marked(met != NONE)
+    ways = np.concatenate(
+        [routes.arcs.take(slot, axis=0), routes.spares.take(slot, axis=0)], axis=1
+    )
+    code = distinct((of[:, None] * width + ways)[ways != NONE])
+    arcs = distinct(code % width)
     loss, on = pairs_on(screen, arcs)
     place, turned = joined(
-        np.searchsorted(on, np.append(arcs, width)), loss, np.searchsorted(arcs, arc)
+        np.searchsorted(on, np.append(arcs, width)), loss, np.searchsorted(arcs, code % width)
     )
-    code = distinct(np.append(turned * count + of[place], met[kind, own] * count + of_path[own]))
-    return code // count, code % count
+    count = len(flow)
+    code = distinct(
+        np.append(turned * count + (code // width)[place], met[hit, step] * count + of[hit])
+    )
+    return code // count, flow[code % count]
 
 
 def _full_arcs(screen: LossScreen, loss: int) -> Ints:
     """Return the arcs, ascending, whose load after a loss is above their capacity."""
-    plan, capacity = screen.standing.plan, screen.losses.fabric.structure.capacity
-    _, path = screen.standing.broken(screen.losses, np.array([loss], dtype=np.int64))
-    ways = plan.paths.take(path), plan.backups.take(path)
-    changed = distinct(np.concatenate([one.arcs for one in ways]))
+    standing, capacity = screen.standing, screen.standing.plan.fabric.structure.capacity
+    _, slot = standing.broken(np.array([loss], dtype=np.int64))
+    changed = distinct(
+        np.append(
+            standing.routes.arcs.take(slot, axis=0), standing.routes.spares.take(slot, axis=0)
+        )
+    )
+    changed = changed[changed != NONE]
     full = screen.gbps > capacity * (1 + SLACK)
     full[changed] = np.isfinite(_levels(screen, np.full(len(changed), loss), changed))
     return np.flatnonzero(full)
@@ -366,25 +378,25 @@ def _ratios(screen: LossScreen, chosen: list[tuple[int, Ints]]) -> list[float]:
 
     ``chosen`` are the losses, each with its full arcs.
     """
-    standing, flows = screen.standing, screen.standing.plan.flows
-    flow, width = standing.plan.paths.flow, max(len(standing.plan.paths), 1)
+    standing, routes, flows = screen.standing, screen.standing.routes, screen.standing.plan.flows
+    width = max(len(standing.plan.paths), 1)
     loss = np.concatenate([np.full(len(full), at) for at, full in chosen]).astype(np.int64)
     arc = np.concatenate([full for _, full in chosen]).astype(np.int64)
-    place, path = standing.members(screen.losses, loss, arc)
-    entity, first = numbered(loss[place] * width + path)
-    at, path = loss[place[first]], path[first]
+    place, slot = standing.members(loss, arc)
+    entity, first = numbered(loss[place] * width + routes.row[slot])
+    at, slot = loss[place[first]], slot[first]
     order = np.argsort(entity, kind="stable")
-    steps = np.split(place[order], np.cumsum(np.bincount(entity))[:-1]) if len(path) else []
-    capacity = screen.losses.fabric.structure.capacity[arc]
-    missing = standing.unit(path) - _fair(screen, steps, path, capacity)
+    steps = np.split(place[order], np.cumsum(np.bincount(entity))[:-1]) if len(slot) else []
+    capacity = standing.plan.fabric.structure.capacity[arc]
+    missing = routes.unit[slot] - _fair(screen, steps, slot, capacity)
     some = np.array([one for one, _ in chosen], dtype=np.int64)
-    of, broken = standing.broken(screen.losses, some)
-    fate = standing.fates(screen.losses, some[of], broken)
+    of, broken = standing.broken(some)
+    fate = standing.fates(some[of], broken)
     lost, apart = fate == STRANDED, fate == APART
-    short = np.append(missing, standing.unit(broken[lost]))
-    short *= standing.qps(np.append(path, broken[lost]))
-    who = np.append(at, some[of[lost]]) * len(flows) + flow[np.append(path, broken[lost])]
-    away = np.isin(who, some[of[apart]] * len(flows) + flow[broken[apart]])
+    short = np.append(missing, routes.unit[broken[lost]])
+    short *= routes.qps[np.append(slot, broken[lost])]
+    who = np.append(at, some[of[lost]]) * len(flows) + routes.flow[np.append(slot, broken[lost])]
+    away = np.isin(who, some[of[apart]] * len(flows) + routes.flow[broken[apart]])
     row, first = numbered(who[~away])
     key = who[~away][first]
     ratio = 1 - np.bincount(row, short[~away], len(key)) / flows.gbps[key % max(len(flows), 1)]
@@ -394,20 +406,21 @@ def _ratios(screen: LossScreen, chosen: list[tuple[int, Ints]]) -> list[float]:
     return [found[one] for one in some.tolist()]
 
 
-def _fair(screen: LossScreen, steps: list[Ints], path: Ints, capacity: Floats) -> Floats:
+def _fair(screen: LossScreen, steps: list[Ints], slot: Ints, capacity: Floats) -> Floats:
     """Return the fair rate in Gbit/s of a QP on each of some paths.
 
     Args:
         screen: The screen of the plan.
         steps: For each path, the places that it uses.
-        path: Rows of the paths.
+        slot: Slots of the paths.
         capacity: Gbit/s of each place.
     """
     if not steps:
         return np.empty(0)
-    flows, flow = screen.standing.plan.flows, screen.standing.plan.paths.flow[path]
+    routes, flows = screen.standing.routes, screen.standing.plan.flows
+    flow = routes.flow[slot]
     phase = flows.phase[flow]
     job = np.where(phase == ANY_PHASE, -1, flows.job[flow])
     way = np.concatenate(steps), np.array([len(one) for one in steps], dtype=np.int64)
-    filling = Filling(way, screen.standing.unit(path), job, phase, capacity)
-    return np.asarray(filling.rates(screen.standing.qps(path)[None, :])[0])
+    filling = Filling(way, routes.unit[slot], job, phase, capacity)
+    return np.asarray(filling.rates(routes.qps[slot][None, :])[0])

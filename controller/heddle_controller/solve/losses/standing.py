@@ -1,279 +1,342 @@
-"""Which paths and backups use which arcs of a plan, before and after single losses.
+"""Which paths and backups use which arcs of a plan, and what single losses do to them.
 
-Nothing is computed for all losses. Callers name the arcs and losses that they ask about, and the
-answer takes time in proportion to these.
+What is known of a path stays in one *slot* of some columns from plan to plan. Only paths of flows
+that changed are examined again. Questions about arcs and losses take time in proportion to the arcs
+and losses that they name.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, fields
 
 import numpy as np
 
-from heddle_controller.model.arrays import NONE, Bools, Floats, Ints, distinct, starts
+from heddle_controller.model.arrays import (
+    NONE,
+    Bools,
+    Floats,
+    Ints,
+    distinct,
+    marked,
+    stable_order,
+    starts,
+)
 from heddle_controller.model.flows import ANY_PHASE
-from heddle_controller.model.plan import Paths, Plan
+from heddle_controller.model.plan import Plan
+from heddle_controller.solve.losses.entered import turning
 from heddle_controller.solve.losses.moves import (
     APART,
+    LOSS_KINDS,
     MOVED,
     STRANDED,
     UNTOUCHED,
     SingleLosses,
+    arc_tables,
     joined,
 )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Uses:
-    """Uses of some arcs by paths, ordered by arc and path."""
-
-    arcs: Ints
-    """The arcs, ascending."""
-    first: Ints
-    """Where the uses of each arc begin, shape (arcs + 1,)."""
-    path: Ints
-    """Path of each use."""
-
-    def place(self) -> Ints:
-        """Return the index in ``arcs`` of each use."""
-        return np.repeat(np.arange(len(self.arcs), dtype=np.int64), np.diff(self.first))
-
-    def on(self, arc: Ints) -> tuple[Ints, Ints]:
-        """Return the uses of some arcs as pairs: index in ``arc``, and path. Arcs may repeat."""
-        return joined(self.first, self.path, np.searchsorted(self.arcs, arc))
-
-
 class Users:
-    """The flows that have a path on each arc, kept from plan to plan.
+    """The paths on each arc, as slots in order of their rows, kept from plan to plan.
 
-    Flows are kept, not paths, since rows of paths change when flows are split and rows of flows do
-    not. The new list of a changed arc is appended. The old list stays behind until the array is
-    full and is compacted.
+    The new list of a changed arc is appended. The old list stays behind until the array is full and
+    is compacted.
     """
 
     def __init__(self, arcs: int) -> None:
         self._begin: Ints = np.zeros(arcs, dtype=np.int64)
         self._count: Ints = np.zeros(arcs, dtype=np.int64)
-        self._flow: Ints = np.empty(0, dtype=np.int64)
+        self._slot: Ints = np.empty(0, dtype=np.int64)
         self._end = 0
 
-    def of(self, arcs: Ints) -> tuple[Ints, Ints]:
-        """Return the flows on some arcs as pairs: index in ``arcs``, and flow; ordered by both."""
+    def on(self, arcs: Ints) -> tuple[Ints, Ints]:
+        """Return the users of some arcs as pairs: index in ``arcs``, and slot. Arcs may repeat."""
         count = self._count[arcs]
         place = np.repeat(np.arange(len(arcs), dtype=np.int64), count)
         shift = self._begin[arcs] - np.cumsum(count) + count
-        return place, self._flow[np.arange(len(place)) + shift[place]]
+        return place, self._slot[np.arange(len(place)) + shift[place]]
 
-    def change(self, arcs: Ints, changed: Bools, paths: Paths) -> None:
-        """Update the users of arcs after some flows got other paths.
+    def change(self, arcs: Ints, gone: Bools, places: Ints, slots: Ints, row: Ints) -> None:
+        """Replace some users of arcs.
 
         Args:
-            arcs: All arcs that any of these flows used or uses, ascending.
-            changed: Marks these flows, shape (flows,).
-            paths: Their new paths.
+            arcs: All arcs that any replaced path used, and any new one uses, ascending.
+            gone: Marks slots that held another path before, shape (slots,).
+            places: Index in ``arcs`` of each new use.
+            slots: The slot of its path.
+            row: Row of the path in each slot, shape (slots,).
         """
-        place, flow = self.of(arcs)
-        stays, width = ~changed[flow], len(changed)
-        now = numbers(arcs, len(self._count))[paths.arcs] * width + paths.flow[paths.owner()]
-        code = distinct(np.append(place[stays] * width + flow[stays], now))
-        count = np.bincount(code // max(width, 1), minlength=len(arcs))
+        place, slot = self.on(arcs)
+        stays, width = ~gone[slot], len(row)
+        place = np.append(place[stays], places)
+        slot = np.append(slot[stays], slots)
+        order = stable_order(place * width + row[slot])
+        slot, count = slot[order], np.bincount(place, minlength=len(arcs))
         self._count[arcs] = 0
-        if self._end + len(code) > len(self._flow):
-            every = self.of(np.arange(len(self._count)))[1]
-            self._flow = np.empty(2 * (len(every) + len(code)), dtype=np.int64)
-            self._flow[: len(every)], self._end = every, len(every)
+        if self._end + len(slot) > len(self._slot):
+            every = self.on(np.arange(len(self._count)))[1]
+            self._slot = np.empty(2 * (len(every) + len(slot)), dtype=np.int64)
+            self._slot[: len(every)], self._end = every, len(every)
             self._begin = np.cumsum(self._count) - self._count
         self._begin[arcs], self._count[arcs] = self._end + np.cumsum(count) - count, count
-        self._flow[self._end : self._end + len(code)] = code % max(width, 1)
-        self._end += len(code)
+        self._slot[self._end : self._end + len(slot)] = slot
+        self._end += len(slot)
 
 
-@dataclass(frozen=True, eq=False)
-class Standing:
-    """A plan with its users of arcs, and the paths that agents can move to their backup."""
+@dataclass(slots=True, eq=False)
+class PathRoutes:
+    """Columns with one row for each slot of a path."""
 
-    plan: Plan
+    row: Ints
+    """Row of the path in the plan."""
+    flow: Ints
+    arcs: Ints
+    """Arcs of the path, padded with ``NONE``."""
+    spares: Ints
+    """Arcs of its backup, padded to the same width."""
+    losses: Ints
+    """Losses that break the path, padded with ``NONE`` (``SingleLosses.on``)."""
+    fates: Ints
+    """Fate of the path after each of these losses; ``UNTOUCHED`` where there is none."""
     turns: Bools
-    """Marks paths whose backup has an entry in some switch, shape (paths,)."""
+    """Marks paths whose backup has an entry in some switch."""
+    bare: Bools
+    """Marks unprotected paths (``entered.turning``)."""
+    strands: Bools
+    """Whether any loss of each kind strands the path, shape (slots, kinds)."""
+    weak: Bools
+    """Marks paths that some loss strands, and those of flows with QPs that have no path."""
+    gbps: Floats
+    """Rate of the path in Gbit/s."""
+    qps: Floats
+    """Number of its QPs."""
+    unit: Floats
+    """Gbit/s that one of its QPs asks for."""
+    wants: Floats
+    """The same, divided by the share of the flow's QPs that have a path."""
 
-    of_paths: Users
-    """Flows by the arcs of their paths."""
-    of_backups: Users
-    """Flows by the arcs of backups that have an entry."""
+    def put(self, slots: Ints, size: int, new: PathRoutes) -> None:
+        """Put new rows into some slots, of ``size`` in all. All other slots keep their rows."""
+        for field in fields(self):
+            name = field.name
+            column, fresh = getattr(self, name), getattr(new, name)
+            if column.shape != (size, *fresh.shape[1:]):
+                pad = NONE if fresh.dtype == np.int64 else 0
+                grown = np.full((size, *fresh.shape[1:]), pad, dtype=fresh.dtype)
+                grown[tuple(map(slice, column.shape))] = column
+                setattr(self, name, grown)
+                column = grown
+            column[slots] = fresh
 
-    @cached_property
-    def takes_turns(self) -> bool:
+
+class Standing:
+    """A plan with its users of arcs, and the fate of its paths after single losses."""
+
+    def __init__(self, plan: Plan) -> None:
+        """Examine all paths of a plan."""
+        arcs, rows = 2 * plan.fabric.link_count, np.arange(len(plan.paths), dtype=np.int64)
+        self._adopt(plan, SingleLosses.of(plan.fabric))
+        self._users, self._turned = Users(arcs), Users(arcs)
+        self._free: Ints = rows[:0]
+        """Slots of no path."""
+        self.routes = self._examined(rows)
+        self._number(rows)
+        self._record(rows, rows[:0], rows[:0])
+
+    def follow(self, plan: Plan, losses: SingleLosses, changed: Bools) -> Ints:
+        """Bring another plan, and return all arcs, ascending, that its changes touch.
+
+        Args:
+            plan: The plan. Its flows are those of the plan before, or begin with them.
+            losses: The single losses of its fabric.
+            changed: Marks flows whose paths, backups, or fates after losses may differ from before.
+        """
+        before, routes = self.plan.paths, self.routes
+        same = len(plan.flows) == len(self.plan.flows)
+        same &= np.array_equal(before.flow, plan.paths.flow)
+        self._adopt(plan, losses)
+        rows = np.flatnonzero(changed[plan.paths.flow])
+        gone = self.slot[rows if same else np.flatnonzero(changed[before.flow])]
+        left = np.append(routes.arcs[gone], routes.spares[gone])
+        new = self._examined(rows, routes.arcs.shape[1])
+        size, more = len(routes.row), len(rows) - len(gone) - len(self._free)
+        if more > 0:
+            size += max(more, size // 8)
+        unused = np.arange(len(routes.row), size, dtype=np.int64)
+        pool = np.concatenate([gone, self._free, unused])
+        slots, self._free = pool[: len(rows)], pool[len(rows) :]
+        for mark in (routes.bare, routes.weak):
+            mark[gone] = False
+        routes.put(slots, size, new)
+        if not same:
+            slot = np.empty(len(plan.paths), dtype=np.int64)
+            slot[rows] = slots
+            slot[~changed[plan.paths.flow]] = self.slot[~changed[before.flow]]
+            self._number(slot)
+        return self._record(slots, gone, left)
+
+    def _adopt(self, plan: Plan, losses: SingleLosses) -> None:
+        self.plan, self.losses = plan, losses
+        self.takes_turns = bool((plan.flows.phase != ANY_PHASE).any())
         """Whether any flow has a phase."""
-        return bool((self.plan.flows.phase != ANY_PHASE).any())
 
-    @cached_property
-    def first(self) -> Ints:
-        """Where the paths of each flow begin, shape (flows + 1,)."""
-        return starts(np.bincount(self.plan.paths.flow, minlength=len(self.plan.flows)))
+    def _number(self, slot: Ints) -> None:
+        self.slot = slot
+        """Slot of each path of the plan, shape (paths,)."""
+        self.routes.row[slot] = np.arange(len(slot))
+        self._first = starts(np.bincount(self.plan.paths.flow, minlength=len(self.plan.flows)))
 
-    def rows(self, flow: Ints) -> tuple[Ints, Ints]:
-        """Return all paths of some flows as pairs: index in ``flow``, and path."""
-        count = self.first[flow + 1] - self.first[flow]
-        place = np.repeat(np.arange(len(flow), dtype=np.int64), count)
-        shift = self.first[flow] - np.cumsum(count) + count
-        return place, np.arange(len(place)) + shift[place]
+    def _examined(self, rows: Ints, width: int = 2) -> PathRoutes:
+        """Return new columns for some paths of the plan; paths of a flow come together."""
+        plan, losses, flows = self.plan, self.losses, self.plan.flows
+        arcs, spares = arc_tables(plan, rows, width)
+        turns, bare = turning(plan, rows, arcs, spares)
+        met, others = losses.on(arcs), losses.on(spares)
+        fates = np.where(turns[:, None] & ~_shared(met, others), MOVED, STRANDED)
+        fates[met == NONE] = UNTOUCHED
+        flow = plan.paths.flow[rows]
+        row, step = marked(fates == STRANDED)
+        apart = losses.cuts_off(met[row, step], arcs[row, 0], flows.destination[flow[row]])
+        fates[row[apart], step[apart]] = APART
+        row, step = row[~apart], step[~apart]
+        strands = np.zeros((len(rows), len(LOSS_KINDS)), dtype=np.bool_)
+        strands[row, losses.kind(met[row, step])] = True
+        count = (plan.paths.last_qp[rows] - plan.paths.first_qp[rows] + 1).astype(np.float64)
+        routed = np.bincount(flow, count, len(flows))[flow]
+        gbps, qps = flows.gbps[flow], flows.qps[flow]
+        return PathRoutes(
+            rows,
+            flow,
+            arcs,
+            spares,
+            met,
+            fates,
+            turns,
+            bare,
+            strands,
+            strands.any(axis=1) | (routed < qps),
+            gbps * count / qps,
+            count,
+            gbps / qps,
+            gbps / qps * qps / routed,
+        )
 
-    def uses(self, arcs: Ints) -> Uses:
-        """Return the uses of arcs by paths; ``arcs`` is ascending."""
-        return self._uses(self.of_paths, self.plan.paths, arcs)
+    def _record(self, slots: Ints, gone: Ints, left: Ints) -> Ints:
+        """Add new paths to the users of their arcs; return all arcs that changed, ascending.
 
-    def spares(self, arcs: Ints) -> Uses:
-        """Return the uses of arcs by backups that have an entry; ``arcs`` is ascending."""
-        return self._uses(self.of_backups, self.plan.backups, arcs)
+        Args:
+            slots: Slots of the new paths.
+            gone: Slots of paths that are no longer there; some may be in use again.
+            left: The arcs of these and of their backups, padded.
+        """
+        routes = self.routes
+        was = np.zeros(len(routes.row), dtype=np.bool_)
+        was[gone] = True
+        ways, spares = routes.arcs.take(slots, axis=0), routes.spares.take(slots, axis=0)
+        owner, step = marked(ways != NONE)
+        used, user = ways[owner, step], slots[owner]
+        onto, step = marked((spares != NONE) & ~_shared(spares, ways) & routes.turns[slots, None])
+        turned = spares[onto, step]
+        arcs = distinct(np.concatenate([left, used, turned]))
+        arcs = arcs[np.searchsorted(arcs, 0) :]
+        place = np.empty(2 * self.plan.fabric.link_count, dtype=np.int64)
+        place[arcs] = np.arange(len(arcs))
+        self._users.change(arcs, was, place[used], user, routes.row)
+        self._turned.change(arcs, was, place[turned], slots[onto], routes.row)
+        return arcs
 
-    def _uses(self, users: Users, paths: Paths, arcs: Ints) -> Uses:
-        place, flow = users.of(arcs)
-        of, path = self.rows(flow)
-        if len(of) > len(flow):  # not every path of a flow uses the arc
-            some = paths.take(path)
-            hit = np.zeros(len(path), dtype=np.bool_)
-            owner = some.owner()
-            hit[owner[some.arcs == arcs[place[of[owner]]]]] = True
-            if paths is self.plan.backups:
-                hit &= self.turns[path]
-            of, path = of[hit], path[hit]
-        place = place[of]
-        return Uses(arcs, starts(np.bincount(place, minlength=len(arcs))), path)
+    def slots(self, flow: Ints) -> tuple[Ints, Ints]:
+        """Return all paths of some flows as pairs: index in ``flow``, and slot."""
+        return joined(self._first, self.slot, flow)
 
-    def gbps(self, path: Ints) -> Floats:
-        """Return the rate of some paths in Gbit/s."""
-        return self.plan.paths.gbps(self.plan.flows, path)
+    def path_count(self, flow: Ints) -> Ints:
+        """Return the number of paths of each of some flows."""
+        return self._first[flow + 1] - self._first[flow]
 
-    def qps(self, path: Ints) -> Floats:
-        """Return the number of QPs of some paths, as floats."""
-        paths = self.plan.paths
-        return (paths.last_qp[path] - paths.first_qp[path] + 1).astype(np.float64)
+    def uses(self, arcs: Ints) -> tuple[Ints, Ints]:
+        """Return the uses of arcs by paths as pairs: index in ``arcs``, and slot; by both."""
+        return self._users.on(arcs)
 
-    def unit(self, path: Ints) -> Floats:
-        """Return the Gbit/s that one QP of each path asks for."""
-        flows, flow = self.plan.flows, self.plan.paths.flow[path]
-        return np.asarray(flows.gbps[flow] / flows.qps[flow])
+    def spares(self, arcs: Ints) -> tuple[Ints, Ints]:
+        """Return the same for backups that have an entry, on arcs that their path does not use."""
+        return self._turned.on(arcs)
 
-    def total(self, value: Floats, place: Ints, path: Ints, count: int) -> Floats:
+    def turns(self, arcs: Ints) -> tuple[Ints, Ints, Ints]:
+        """Return moves of paths to backups over arcs that the path itself does not use.
+
+        The results are triples: index in ``arcs``, slot, and a loss that causes the move.
+        """
+        routes = self.routes
+        place, slot = self.spares(arcs)
+        turn, step = marked(routes.fates.take(slot, axis=0) == MOVED)
+        slot = slot[turn]
+        return place[turn], slot, routes.losses[slot, step]
+
+    def total(self, value: Floats, place: Ints, slot: Ints, count: int) -> Floats:
         """Add up values of paths in each place, as loads add up: a job's largest phase counts.
 
         Args:
             value: A value for each use.
             place: Place of each use, 0 to ``count - 1``.
-            path: Path of each use.
+            slot: Slot of the path of each use.
             count: Number of places.
         """
         if not self.takes_turns:
             return np.bincount(place, value, count).astype(np.float64, copy=False)
-        flows, flow = self.plan.flows, self.plan.paths.flow[path]
+        flows, flow = self.plan.flows, self.routes.flow[slot]
         phase = flows.phase[flow]
         found = np.bincount(place, np.where(phase == ANY_PHASE, value, 0.0), count)
         rest = np.flatnonzero(phase != ANY_PHASE)
         jobs, phases = max(len(flows.job_names), 1), max(len(flows.phase_names), 1)
         share, of_share = np.unique(place[rest] * jobs + flows.job[flow[rest]], return_inverse=True)
-        slot, of_slot = np.unique(of_share * phases + phase[rest], return_inverse=True)
+        both, of_both = np.unique(of_share * phases + phase[rest], return_inverse=True)
         most = np.zeros(len(share))
-        np.maximum.at(most, slot // phases, np.bincount(of_slot, value[rest], len(slot)))
+        np.maximum.at(most, both // phases, np.bincount(of_both, value[rest], len(both)))
         return np.asarray(found + np.bincount(share // jobs, most, count))
 
-    def fates(self, losses: SingleLosses, loss: Ints, path: Ints) -> Ints:
+    def fates(self, loss: Ints, slot: Ints) -> Ints:
         """Return the fate of each path after the loss in the same position.
 
         It is ``UNTOUCHED``, ``MOVED``, ``STRANDED`` or ``APART``.
         """
-        plan = self.plan
-        fate = np.full(len(path), UNTOUCHED)
-        rows = np.flatnonzero(losses.breaks(loss, plan.paths.take(path)))
-        held = self.turns[path[rows]]
-        held &= ~losses.breaks(loss[rows], plan.backups.take(path[rows]))
-        fate[rows] = np.where(held, MOVED, STRANDED)
-        rows = rows[~held]
-        fate[rows[losses.cuts_off(loss[rows], plan.paths.take(path[rows]))]] = APART
+        fate = np.full(len(slot), UNTOUCHED)
+        hit, step = marked(self.routes.losses.take(slot, axis=0) == loss[:, None])
+        fate[hit] = self.routes.fates[slot[hit], step]
         return fate
 
-    def members(self, losses: SingleLosses, loss: Ints, arc: Ints) -> tuple[Ints, Ints]:
+    def members(self, loss: Ints, arc: Ints) -> tuple[Ints, Ints]:
         """Return who uses each arc after the loss in the same position, moved paths included.
 
-        The results are pairs: index in ``arc``, and path.
+        The results are pairs: index in ``arc``, and slot.
         """
-        plan, arcs = self.plan, distinct(arc)
-        place, path = self.uses(arcs).on(arc)
-        stays = ~losses.breaks(loss[place], plan.paths.take(path))
-        spare, turned = self.spares(arcs).on(arc)
-        comes = losses.breaks(loss[spare], plan.paths.take(turned))
-        spare, turned = spare[comes], turned[comes]
-        comes = ~losses.breaks(loss[spare], plan.backups.take(turned))
+        place, slot = self.uses(arc)
+        fate = self.fates(loss[place], slot)
+        stays, moved = fate == UNTOUCHED, np.flatnonzero(fate == MOVED)
+        on = self.routes.spares.take(slot[moved], axis=0) == arc[place[moved], None]
+        stays[moved[on.any(axis=1)]] = True
+        spare, turned = self.spares(arc)
+        comes = self.fates(loss[spare], turned) == MOVED
         return (
             np.concatenate([place[stays], spare[comes]]),
-            np.concatenate([path[stays], turned[comes]]),
+            np.concatenate([slot[stays], turned[comes]]),
         )
 
-    def broken(self, losses: SingleLosses, loss: Ints) -> tuple[Ints, Ints]:
-        """Return the paths that losses break, as pairs: index in ``loss``, and path; by both."""
-        place, arc = losses.arcs_of(loss)
-        at, path = self.uses(distinct(arc)).on(arc)
-        width = max(len(self.plan.paths), 1)
-        code = distinct(place[at] * width + path)
-        return code // width, code % width
+    def broken(self, loss: Ints) -> tuple[Ints, Ints]:
+        """Return the paths that losses break, as pairs: index in ``loss``, and slot; by both."""
+        place, arc = self.losses.arcs_of(loss)
+        at, slot = self.uses(arc)
+        return self.once(place[at], slot)
+
+    def once(self, place: Ints, slot: Ints) -> tuple[Ints, Ints]:
+        """Return each of some pairs of a number and a slot once, ordered by number and path."""
+        width = max(len(self.slot), 1)
+        code = distinct(place * width + self.routes.row[slot])
+        return code // width, self.slot[code % width]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Turned:
-    """Turns: moves of paths to their backups that put load on some arcs they did not use."""
-
-    place: Ints
-    """Index of the arc of each turn."""
-    path: Ints
-    """Path of each turn."""
-    _row: Ints
-    """Row of each turn's path in both tables."""
-    _ways: Ints
-    """Arcs of the paths, padded."""
-    _spares: Ints
-    """Arcs of their backups, padded."""
-
-    @classmethod
-    def on(cls, standing: Standing, spares: Uses) -> Turned:
-        """Return the turns on to some arcs, given ``Standing.spares`` of these arcs."""
-        plan, place, path = standing.plan, spares.place(), spares.path
-        met = np.zeros(len(plan.paths), dtype=np.bool_)
-        met[path] = True
-        rows = np.flatnonzero(met)
-        ways, others = (arc_table(paths.take(rows)) for paths in (plan.paths, plan.backups))
-        row = numbers(rows, len(met))[path]
-        news = ~(ways[row] == spares.arcs[place][:, None]).any(axis=1)
-        return cls(place[news], path[news], row[news], ways, others)
-
-    def after(self, losses: SingleLosses) -> tuple[Ints, Ints]:
-        """Return pairs of a turn and a loss that causes it."""
-        loss, also = losses.on(self._ways), losses.on(self._spares)
-        of_turn = np.where(shared(loss, also), NONE, loss)[:, self._row]
-        kind, turn, step = np.nonzero(of_turn != NONE)
-        return turn, of_turn[kind, turn, step]
-
-
-def shared(losses: Ints, others: Ints) -> Bools:
-    """Mark losses that also occur in the same kind and row of ``others``.
-
-    Both arrays are results of ``SingleLosses.on``, shape (kinds, rows, steps).
-    """
-    both = np.zeros(losses.shape, dtype=np.bool_)
-    for step in range(others.shape[2]):
-        both |= losses == others[:, :, step, None]
-    return both
-
-
-def numbers(rows: Ints, count: int) -> Ints:
-    """Return the index of each row in ``rows``, by row, shape (count,); undefined for others."""
-    found = np.empty(count, dtype=np.int64)
-    found[rows] = np.arange(len(rows))
+def _shared(table: Ints, other: Ints) -> Bools:
+    """Mark elements of a table that also occur in the same row of another one."""
+    found = np.zeros(table.shape, dtype=np.bool_)
+    for column in range(other.shape[1]):
+        found |= table == other[:, column, None]
     return found
-
-
-def arc_table(paths: Paths) -> Ints:
-    """Return the arcs of each path as one row of a table, padded with ``NONE``."""
-    lengths = np.diff(paths.first)
-    table = np.full((len(paths), max(int(lengths.max(initial=0)), 1)), NONE, dtype=np.int64)
-    table[np.arange(table.shape[1]) < lengths[:, None]] = paths.arcs
-    return table

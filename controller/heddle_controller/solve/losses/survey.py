@@ -17,9 +17,10 @@ from heddle_controller.model.plan import AfterLoss, Certificate, Plan
 from heddle_controller.solve.bounds.proof import proven_bound
 from heddle_controller.solve.losses.floor import Floors
 from heddle_controller.solve.losses.moves import APART, LOSS_KINDS, STRANDED
-from heddle_controller.solve.losses.screen import LossScreen, screen_of
+from heddle_controller.solve.losses.screen import SLACK, LossScreen, screen_of
 from heddle_controller.solve.losses.slowest import SlowFlows
-from heddle_controller.solve.losses.suspects import GROWTH, SLACK, Suspects, left_at_least
+from heddle_controller.solve.losses.standing import Standing
+from heddle_controller.solve.losses.suspects import GROWTH, Suspects, left_at_least
 from heddle_controller.solve.options import Options
 
 _NAMED = 20
@@ -42,28 +43,38 @@ def told_by(screen: LossScreen, *, thorough: bool) -> tuple[AfterLoss, ...]:
 
     Unless ``thorough``, lower bounds come from a few losses only.
     """
-    losses, standing = screen.losses, screen.standing
+    losses = screen.standing.losses
     if not losses.served.any():
         return ()
-    suspects = Suspects(screen)
-    flows = SlowFlows(suspects)
     kinds = list(range(len(LOSS_KINDS)))
-    flows.take(suspects.look(kinds, kinds))
-    slowest = flows.slowest()
-    worst = _worst(suspects)
-    floor = np.minimum(_floors(suspects, thorough=thorough), worst)
-    some = np.array([one.loss for one in slowest], dtype=np.int64)
-    at, path = standing.broken(losses, some)
-    fate, flow = standing.fates(losses, some[at], path), standing.plan.paths.flow[path]
-    told = []
-    for kind, one in enumerate(slowest):
-        stranded = np.setdiff1d(
-            flow[(at == kind) & (fate == STRANDED)], flow[(at == kind) & (fate == APART)]
+    with Suspects(screen) as suspects:
+        flows = SlowFlows(suspects)
+        flows.take(suspects.look(kinds, kinds))
+        slowest = flows.slowest()
+        worst = _worst(suspects)
+        floor = np.minimum(_floors(suspects, thorough=thorough), worst)
+    return tuple(
+        AfterLoss(
+            LOSS_KINDS[kind],
+            float(worst[kind]),
+            one.ratio,
+            losses.name(one.loss),
+            float(floor[kind]),
+            _stranded(screen.standing, kind, one.loss),
         )
-        bound, name = float(floor[kind]), losses.name(one.loss)
-        reached = float(worst[kind])
-        told.append(AfterLoss(LOSS_KINDS[kind], reached, one.ratio, name, bound, len(stranded)))
-    return tuple(told)
+        for kind, one in enumerate(slowest)
+    )
+
+
+def _stranded(standing: Standing, kind: int, loss: int) -> int:
+    """Return how many flows a loss of a kind strands without cutting off any of their paths."""
+    slot = np.flatnonzero(standing.routes.weak)
+    slot = slot[standing.routes.strands[slot, kind]]
+    lost = standing.fates(np.full(len(slot), loss), slot) == STRANDED
+    flow = distinct(standing.routes.flow[slot[lost]])
+    of, slot = standing.slots(flow)
+    apart = standing.fates(np.full(len(slot), loss), slot) == APART
+    return len(flow) - len(distinct(of[apart]))
 
 
 def with_losses(plan: Plan, screen: LossScreen | None = None, *, thorough: bool) -> Certificate:
@@ -73,7 +84,8 @@ def with_losses(plan: Plan, screen: LossScreen | None = None, *, thorough: bool)
     from a few losses only.
     """
     screen = screen_of(plan, screen)
-    bare = distinct(plan.paths.flow[screen.bare])
+    routes = screen.standing.routes
+    bare = distinct(routes.flow[routes.bare])
     return replace(
         plan.certificate,
         after_loss=told_by(screen, thorough=thorough),

@@ -8,16 +8,14 @@ worse.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 
 from heddle_controller.model.arrays import NONE, Floats, Ints, distinct, starts
-from heddle_controller.solve.losses.moves import LOSS_KINDS
-from heddle_controller.solve.losses.screen import LossScreen
-from heddle_controller.solve.losses.standing import Turned, arc_table
+from heddle_controller.solve.losses.moves import LOSS_KINDS, UNTOUCHED
+from heddle_controller.solve.losses.screen import SLACK, LossScreen
 
-SLACK = 1e-9
-"""Relative difference below which values count as equal."""
 FIRST_ARCS = 4
 """Number of arcs in the first batch."""
 GROWTH = 8
@@ -37,26 +35,35 @@ class Look:
     """Even share of a QP on the arc in Gbit/s; infinite where the arc has room for all."""
     place: Ints
     """For each use of an arc, the index of the arc in the columns above."""
-    path: Ints
-    """Path of each use."""
+    slot: Ints
+    """Slot of the path of each use."""
 
 
 class Suspects:
-    """Arcs in order of their bounds, the results for examined arcs, and bounds for all others."""
+    """Arcs in order of their bounds, the results for examined arcs, and bounds for all others.
+
+    It is a context: inside it, the screen's bounds of examined arcs are 0, so that nothing has to
+    be copied.
+    """
 
     def __init__(self, screen: LossScreen) -> None:
-        self.screen, self.losses = screen, screen.losses
-        self.capacity = screen.losses.fabric.structure.capacity
-        load = screen.gbps + screen.most_gbps
-        self._used = load / self.capacity
-        wants = np.maximum(screen.wants, screen.spare_wants) / self.capacity
-        self._slow = np.where(
-            load > self.capacity * (1 + SLACK), (screen.qps + screen.most_qps) * wants, 0.0
-        )
+        self.screen, self.losses = screen, screen.standing.losses
+        self.capacity = self.losses.fabric.structure.capacity
+        self._used, self._slow = screen.used, screen.slow
+        self._aside: list[tuple[Ints, Floats, Floats]] = []
         self._batch = FIRST_ARCS
         none = np.empty(0, dtype=np.int64)
         self.loss, self.arc, self.used = none, none, np.empty(0)
         """Losses, arcs, and utilisation of the arcs, for all that was examined."""
+
+    def __enter__(self) -> Self:
+        """Begin to examine arcs."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Give the screen the bounds of the examined arcs back."""
+        for arcs, used, slow in self._aside:
+            self._used[:, arcs], self._slow[:, arcs] = used, slow
 
     def fullest(self, kind: int) -> float:
         """Return the utilisation that no arc not yet examined exceeds after a loss of a kind."""
@@ -78,6 +85,7 @@ class Suspects:
         bounds = [self._used[kind] for kind in fullest] + [self._slow[kind] for kind in slowest]
         arcs = distinct(np.concatenate([_greatest(one, self._batch) for one in bounds]))
         self._batch *= GROWTH
+        self._aside.append((arcs, self._used[:, arcs], self._slow[:, arcs]))
         self._used[:, arcs], self._slow[:, arcs] = 0.0, 0.0
         look = looked(self.screen, *pairs_on(self.screen, arcs))
         self.loss, self.arc = np.append(self.loss, look.loss), np.append(self.arc, look.arc)
@@ -98,13 +106,14 @@ def _greatest(bound: Floats, count: int) -> Ints:
 
 def looked(screen: LossScreen, loss: Ints, arc: Ints) -> Look:
     """Return the state of each arc after the loss in the same position."""
-    standing, capacity = screen.standing, screen.losses.fabric.structure.capacity[arc]
-    place, path = standing.members(screen.losses, loss, arc)
-    load = standing.total(standing.gbps(path), place, path, len(arc))
-    count = standing.total(standing.qps(path), place, path, len(arc))
+    standing, routes = screen.standing, screen.standing.routes
+    capacity = standing.plan.fabric.structure.capacity[arc]
+    place, slot = standing.members(loss, arc)
+    load = standing.total(routes.gbps[slot], place, slot, len(arc))
+    count = standing.total(routes.qps[slot], place, slot, len(arc))
     level = np.full(len(arc), np.inf)
     np.divide(capacity, count, out=level, where=load > capacity * (1 + SLACK))
-    return Look(loss, arc, load / capacity, level, place, path)
+    return Look(loss, arc, load / capacity, level, place, slot)
 
 
 def pairs_on(screen: LossScreen, arcs: Ints) -> tuple[Ints, Ints]:
@@ -113,82 +122,79 @@ def pairs_on(screen: LossScreen, arcs: Ints) -> tuple[Ints, Ints]:
     For each arc and kind, one loss that changes nothing there is added; if there is none, all
     losses of the kind. ``arcs`` is ascending.
     """
-    losses, width = screen.losses, len(screen.losses.served)
-    made = Turned.on(screen.standing, screen.standing.spares(arcs))
-    turn, loss = made.after(losses)
-    code = made.place[turn] * width + loss
-    every = [code]
-    for kind, (there, idle) in enumerate(idle_losses(screen, arcs, code)):
-        bare = np.ones(len(arcs), dtype=np.bool_)
-        bare[there] = False
-        rest = np.flatnonzero(bare)
-        every.append(there * width + idle)
-        if len(rest):
-            every.append((rest[:, None] * width + losses.of_kind(kind)).ravel())
+    losses = screen.standing.losses
+    width = len(losses.served)
+    place, _, loss = screen.standing.turns(arcs)
+    idle = idle_losses(screen, arcs, place * width + loss)
+    every = [place * width + loss]
+    for kind in range(len(LOSS_KINDS)):
+        calm = idle[:, kind] != NONE
+        there, bare = np.flatnonzero(calm), np.flatnonzero(~calm)
+        every.append(there * width + idle[there, kind])
+        if len(bare):
+            every.append((bare[:, None] * width + losses.of_kind(kind)).ravel())
     code = distinct(np.concatenate(every))
     return code % width, arcs[code // width]
 
 
-def idle_losses(screen: LossScreen, arcs: Ints, turned: Ints) -> list[tuple[Ints, Ints]]:
-    """Return, for each kind, the first loss that changes nothing on each arc, where one exists.
+def idle_losses(screen: LossScreen, arcs: Ints, turned: Ints) -> Ints:
+    """Return, for each kind, the first loss that changes nothing on each arc.
 
     Args:
         screen: The screen of the plan.
-        arcs: The arcs, ascending.
+        arcs: The arcs.
         turned: Codes ``place * len(served) + loss`` of losses that move something to the arc
             ``arcs[place]``.
 
     Returns:
-        For each kind, the indices in ``arcs`` that have such a loss, and the losses.
+        The losses, shape (arcs, kinds), ``NONE`` where there is none.
     """
-    standing, losses = screen.standing, screen.losses
-    width, structure = len(losses.served), losses.fabric.structure
-    uses = standing.uses(arcs)
-    met = losses.on(arc_table(standing.plan.paths.take(uses.path)))
-    of_kind, row, step = np.nonzero(met != NONE)
-    place, links = np.arange(len(arcs), dtype=np.int64), losses.fabric.link_count
-    own = np.concatenate(
-        [arcs >> 1, structure.tail[arcs] + links, structure.head[arcs] + links]
-    ) + np.tile(place * width, 3)
-    busy = uses.place()[row] * width + met[of_kind, row, step]
-    code = distinct(np.concatenate([turned, busy, own]))
-    found = []
-    for kind in range(len(LOSS_KINDS)):
-        served = losses.of_kind(kind)
-        some = code[losses.served[code % width] & (losses.kind(code % width) == kind)]
-        at, loss = some // width, some % width
-        begins = starts(np.bincount(at, minlength=len(arcs)))
-        rank = np.searchsorted(served, loss)
-        ahead = np.bincount(at[rank == np.arange(len(some)) - begins[at]], minlength=len(arcs))
-        there = np.flatnonzero(ahead < len(served))
-        found.append((there, served[ahead[there]]))
-    return found
+    standing, losses = screen.standing, screen.standing.losses
+    width, links, structure = len(losses.served), losses.fabric.link_count, losses.fabric.structure
+    own = np.stack([arcs >> 1, structure.tail[arcs] + links, structure.head[arcs] + links])
+    own += np.arange(len(arcs)) * width
+    place, slot = standing.uses(arcs)
+    met = standing.routes.losses.take(slot, axis=0)
+    busy = (met + place[:, None] * width)[met != NONE]
+    code = distinct(np.concatenate([turned, busy, own.ravel()]))
+    code = code[losses.served[code % width]]
+    kind, first = losses.kind(code % width), losses.begin[:-1]
+    cell = code // width * len(first) + kind
+    begins = starts(np.bincount(cell, minlength=len(arcs) * len(first)))
+    # Losses are idle from the first one on that is not the next of its kind.
+    rank = np.searchsorted(losses.every, code % width) - first[kind]
+    next_ = rank == np.arange(len(cell)) - begins[cell]
+    ahead = np.bincount(cell[next_], minlength=len(begins) - 1).reshape(len(arcs), len(first))
+    idle = np.full(ahead.shape, NONE, dtype=np.int64)
+    calm = ahead < np.diff(losses.begin)
+    idle[calm] = losses.every[(ahead + first)[calm]]
+    return idle
 
 
 def left_at_least(screen: LossScreen) -> Floats:
     """Return the utilisation of the fullest arc after any loss, without backups, shape (kinds,)."""
-    losses, capacity = screen.losses, screen.losses.fabric.structure.capacity
+    losses, capacity = screen.standing.losses, screen.standing.plan.fabric.structure.capacity
     bound, none = screen.gbps / capacity, np.empty(0, dtype=np.int64)
     found, batch = np.zeros(len(LOSS_KINDS)), 1
     while bound.max(initial=0.0) > found.min():
         arcs = np.sort(_greatest(bound, batch))
+        idle = idle_losses(screen, arcs, none)
+        for kind in range(len(LOSS_KINDS)):
+            calm = idle[:, kind] != NONE
+            found[kind] = max(found[kind], bound[arcs[calm]].max(initial=0.0))
+            if not calm.all():
+                served, rest = losses.of_kind(kind), arcs[~calm]
+                loss, arc = np.tile(served, len(rest)), np.repeat(rest, len(served))
+                others = _without_broken(screen, loss, arc) / capacity[arc]
+                found[kind] = max(found[kind], others.max(initial=0.0))
         bound[arcs], batch = 0.0, batch * GROWTH
-        for kind, (there, _) in enumerate(idle_losses(screen, arcs, none)):
-            rest = np.ones(len(arcs), dtype=np.bool_)
-            rest[there] = False
-            served = losses.of_kind(kind)
-            loss, arc = np.tile(served, int(rest.sum())), np.repeat(arcs[rest], len(served))
-            left = screen.gbps[arcs[there]] / capacity[arcs[there]]
-            others = _without_broken(screen, loss, arc) / capacity[arc]
-            found[kind] = max(found[kind], left.max(initial=0.0), others.max(initial=0.0))
     return found
 
 
 def _without_broken(screen: LossScreen, loss: Ints, arc: Ints) -> Floats:
     """Return the Gbit/s on each arc after the loss in the same position, without backups."""
     standing = screen.standing
-    arcs = distinct(arc)
-    place, path = standing.uses(arcs).on(arc)
-    stays = ~screen.losses.breaks(loss[place], standing.plan.paths.take(path))
-    place, path = place[stays], path[stays]
-    return standing.total(standing.gbps(path), place, path, len(arc))
+    place, slot = standing.uses(arc)
+    stays = standing.fates(loss[place], slot) == UNTOUCHED
+    place, slot = place[stays], slot[stays]
+    return standing.total(standing.routes.gbps[slot], place, slot, len(arc))

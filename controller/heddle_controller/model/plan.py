@@ -427,7 +427,7 @@ def keep_places(old: Paths, new: Paths, places: Ints | None) -> None:
     vars(new)[_PLACES] = [*_kept(new), (ref(old), places)][-_COMPARED_WITH:]
 
 
-_PLACES, _COMPARED_WITH = "changed_places", 2
+_PLACES, _DIFFERING, _COMPARED_WITH = "changed_places", "differing", 2
 _Kept = list[tuple["ref[Paths]", Ints | None]]
 
 
@@ -474,6 +474,8 @@ def changed_rows(old: Paths, new: Paths) -> Ints | None:
 def differing(old: Paths, new: Paths, flows: int) -> Bools:
     """Return which flows have different paths than before, or different QPs on them.
 
+    ``new`` keeps the result, because several callers ask for it.
+
     Args:
         old: The earlier paths.
         new: The later paths, of the same flows.
@@ -484,6 +486,9 @@ def differing(old: Paths, new: Paths, flows: int) -> Bools:
     if rows is not None:
         result[new.flow[rows]] = True
         return result
+    of, known = vars(new).get(_DIFFERING, (None, result))
+    if of is not None and of() is old and len(known) == flows:
+        return np.array(known)
     width = int(max(old.first_qp.max(initial=0), new.first_qp.max(initial=0))) + 1
     codes = old.flow * width + old.first_qp, new.flow * width + new.first_qp
     partner = np.minimum(np.searchsorted(codes[0], codes[1]), max(len(old) - 1, 0))
@@ -501,4 +506,5 @@ def differing(old: Paths, new: Paths, flows: int) -> Bools:
     kept[partner[same]] = True
     result[new.flow[~same]] = True
     result[old.flow[~kept]] = True
+    vars(new)[_DIFFERING] = ref(old), result.copy()
     return result

@@ -14,11 +14,12 @@ plan alone.
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import numpy as np
 
 from heddle_controller.model.fabric import NodeKind, State
-from heddle_controller.model.plan import AfterLoss, Plan
+from heddle_controller.model.plan import AfterLoss, Plan, changed_places, keep_places
 from heddle_controller.plan.diff import changed_flows
 from heddle_controller.solve import (
     LossScreen,
@@ -96,8 +97,9 @@ def _event_row(before: Plan, plan: Plan, event: str) -> Row:
     known, spent, told = LossScreen(before), [], plan.certificate
     for _ in range(RUNS):
         with_losses(before, known, thorough=False)
+        fresh = _received(plan, before)
         start = time.process_time()
-        told = with_losses(plan, known, thorough=False)
+        told = with_losses(fresh, known, thorough=False)
         spent.append(1000 * (time.process_time() - start))
     same = told == with_losses(plan, thorough=False)
     median = quantile(spent, 0.5)
@@ -110,6 +112,20 @@ def _event_row(before: Plan, plan: Plan, event: str) -> Row:
         f"{len(changed_flows(before, plan)):,} flows moved",
         {"ms": spent},
     )
+
+
+def _received(plan: Plan, before: Plan) -> Plan:
+    """Return a plan as the process that certifies it receives it from another one.
+
+    Loads are known then, and where arcs differ from those before, but no other comparison.
+    """
+    paths, backups = replace(plan.paths), replace(plan.backups)
+    for old, new, same in (
+        (before.paths, plan.paths, paths),
+        (before.backups, plan.backups, backups),
+    ):
+        keep_places(old, same, changed_places(old, new))
+    return replace(plan, paths=paths, backups=backups).with_loads(plan.loads)
 
 
 def _row(plan: Plan, event: str) -> Row:

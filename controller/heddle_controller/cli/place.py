@@ -95,8 +95,9 @@ def place(
     """Choose hosts for a job of a jobs.yaml; print the best choice in rank order.
 
     The hosts in the file only say how many the job needs. Each choice is scored with a plan of this
-    job beside all running jobs. Hosts that other jobs use or reserve are left out. The hosts go to
-    standard output; the choices and the reasons go to standard error. --json prints everything.
+    job beside all running jobs. Hosts that jobs use are left out, also those that this job uses
+    already, and so are reserved hosts. The hosts go to standard output; the choices and the reasons
+    go to standard error. --json prints everything.
     """
     if reserve == "":
         raise Failure("--reserve: it is empty; give the reservation a name")

@@ -21,6 +21,7 @@ FLUID = Path(__file__).parents[1] / "drills" / "fluid"
 SAMPLE = (
     "agent-empty",
     "controller-dies-at-push",
+    "drain-loss",
     "drain-spine",
     "flap",
     "lost-1",

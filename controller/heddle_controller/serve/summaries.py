@@ -167,7 +167,7 @@ class Summaries:
         if wanted is not None:
             plan.rollback.CopyFrom(rollback_to_pb(wanted))
         links = with_down((await self._store.get_fabric(fabric)).fabric, seen.down)
-        plan.links_current = np.array_equal(links.link_state, committed.plan.fabric.link_state)
+        plan.links_current = np.array_equal(links.effective, committed.plan.fabric.effective)
         self._known[fabric] = _Known(committed, about, plan)
         return plan
 

@@ -76,7 +76,7 @@ async def test_a_plan_is_settled_when_every_switch_has_come_to_it(tmp_path: Path
 
 
 async def test_it_says_whether_a_plan_is_of_links_as_they_are(tmp_path: Path) -> None:
-    """Links are not current from a loss or a drain until all are back."""
+    """Links are not current from a loss or a drain, also of a switch, until all are back."""
     store = await open_embedded(tmp_path / "store.sqlite3")
     observations = Observations()
     summaries = Summaries(store, observations)
@@ -103,5 +103,9 @@ async def test_it_says_whether_a_plan_is_of_links_as_they_are(tmp_path: Path) ->
     await store.set_link_state("f1", link, State.DRAINED)
     assert not await current()
     await store.set_link_state("f1", link, State.UP)
+    assert await current()
+    await store.set_switch_state("f1", "s0", State.DRAINED)
+    assert not await current()
+    await store.set_switch_state("f1", "s0", State.UP)
     assert await current()
     await store.close()

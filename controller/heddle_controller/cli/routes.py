@@ -91,7 +91,8 @@ def echo_after_loss(certificate: common_pb2.Certificate) -> None:
 def after_loss_row(one: common_pb2.AfterLoss | AfterLoss) -> tuple[str, ...]:
     """Return the table row of one kind of loss."""
     worst, least = f"{one.worst_utilization:.3f}", f"{one.lower_bound:.3f}"
-    stranded = f"{one.stranded} flows without a way" if one.stranded else ""
+    flows = "1 flow" if one.stranded == 1 else f"{one.stranded} flows"
+    stranded = f"{flows} without a way" if one.stranded else ""
     return one.kind, one.of, f"{one.slowest_flow:.3f}", worst, least, stranded
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from heddle.v1.plan_pb2 import Plan
 from heddle_controller.cli.main import main
-from heddle_controller.cli.routes import certificate_text, echo_plan
+from heddle_controller.cli.routes import after_loss_row, certificate_text, echo_plan
 from heddle_controller.model.files.fabric_file import save_fabric_file
 from heddle_controller.model.files.plan_file import save_plan
 from heddle_controller.model.files.plan_parse import load_plan
@@ -133,6 +133,14 @@ def test_show_plan_names_the_worst_losses(capsys: pytest.CaptureFixture[str]) ->
         "1.500",
         *["7", "flows", "without", "a", "way"],
     ] in lines
+
+
+@pytest.mark.parametrize(
+    ("stranded", "told"), [(0, ""), (1, "1 flow without a way"), (2, "2 flows without a way")]
+)
+def test_stranded_flows_are_counted_in_words(stranded: int, told: str) -> None:
+    """One flow is not called flows."""
+    assert after_loss_row(AfterLoss("link", 1.0, 0.0, "l0,s0", 1.0, stranded))[-1] == told
 
 
 def test_show_plan_names_flows_without_backups(capsys: pytest.CaptureFixture[str]) -> None:

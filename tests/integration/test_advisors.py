@@ -6,14 +6,16 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 
 from heddle_controller.model.job import Job, Parallelism
 from heddle_controller.model.plan import Plan
-from heddle_controller.place.ask import PlacementAsk
+from heddle_controller.place.ask import Choices, PlacementAsk
 from heddle_controller.planner.advice import recommend
 from heddle_controller.planner.core import planning_engine
+from heddle_controller.planner.port import Trial
 from heddle_controller.planner.process import (
     Advisors,
     PlanningProcess,
@@ -49,6 +51,44 @@ async def _plan() -> Plan:
     planned = (await DirectPlanner(planning_engine(None)).plan(INTENT, None)).planned
     assert planned is not None
     return planned.plan
+
+
+class LateChoice(DirectPlanner):
+    """Does not choose hosts before a job is being tried."""
+
+    def __init__(self) -> None:
+        super().__init__(planning_engine(None))
+        self._tried = asyncio.Event()
+
+    async def choose(self, intent: Intent, ask: PlacementAsk, standing: Plan | None) -> Choices:
+        """Implement ``Advisor.choose``."""
+        await asyncio.wait_for(self._tried.wait(), PATIENCE)
+        return await super().choose(intent, ask, standing)
+
+    async def try_job(
+        self,
+        intent: Intent,
+        job: Job,
+        standing: Plan | None,
+        *,
+        settled: bool = False,
+        hasty: bool = False,
+    ) -> Trial:
+        """Implement ``Advisor.try_job``."""
+        self._tried.set()
+        return await super().try_job(intent, job, standing, settled=settled, hasty=hasty)
+
+
+@pytest.mark.parametrize("count", [2, 4, len(HOSTS) // 2])
+async def test_the_first_fit_is_tried_while_others_are_looked_for(count: int) -> None:
+    """A recommendation is the same as one that chooses first, also if there are too few hosts."""
+    plan, job = await _plan(), replace(JOB, hosts=HOSTS[1 : 2 * count : 2])
+    for free in (HOSTS[1::2], HOSTS[3::2]):
+        ask = PlacementAsk(job, free, 3)
+        late = LateChoice() if count <= len(free) else DirectPlanner(planning_engine(None))
+        found = await recommend(late, INTENT, ask, plan)
+        assert found == await recommend(DirectPlanner(planning_engine(None)), INTENT, ask, plan)
+        assert bool(found.placements) == (count <= len(free))
 
 
 async def test_a_question_goes_to_a_process_that_is_idle(processes: list[PlanningProcess]) -> None:

@@ -37,6 +37,11 @@ class PlacementAsk:
     parts: Mapping[str, Gpus] = field(default_factory=dict)
     """The GPUs that the job would get of each host. Empty means whole hosts."""
 
+    @property
+    def is_narrow(self) -> bool:
+        """Whether something else than being free decides which hosts may be taken together."""
+        return self.same_zone or self.isolated or self.hosts_per_leaf > 0
+
     def on(self, hosts: Sequence[str]) -> Job:
         """Return the job on the given hosts."""
         gpus = tuple(self.parts[host] for host in hosts) if self.parts else ()

@@ -108,19 +108,30 @@ async def recommend(
 
     The first free hosts by name are scored too, and no answer is expected to be slower than these.
     Large jobs are first tried while all other flows stay. Whether others would move is found out
-    only for choices that may still be the best.
+    only for choices that may still be the best. What is most likely the first fit is tried while
+    the other choices are still looked for.
     """
-    choices = await advisor.choose(intent, ask, standing)
-    if choices.refused:
-        return Recommendation(refused=choices.refused)
-
-    large = ask.job.rank_count >= MANY_RANKS
+    large, count = ask.job.rank_count >= MANY_RANKS, len(ask.job.hosts)
 
     async def tried(hosts: Hosts, *, hasty: bool = large) -> Placement:
         job = ask.on(hosts)
         return Placement(job, await advisor.try_job(intent, job, standing, hasty=hasty))
 
-    found = await _all([choices.first_fit, *choices.others], tried)
+    guess = () if ask.is_narrow or count > len(ask.hosts) else ask.hosts[:count]
+    begun = asyncio.create_task(tried(guess)) if guess else None
+    try:
+        choices = await advisor.choose(intent, ask, standing)
+        if choices.refused:
+            return Recommendation(refused=choices.refused)
+
+        async def tried_once(hosts: Hosts) -> Placement:
+            return await (begun if begun is not None and hosts == guess else tried(hosts))
+
+        found = await _all([choices.first_fit, *choices.others], tried_once)
+    finally:
+        if begun is not None:
+            begun.cancel()
+            await asyncio.gather(begun, return_exceptions=True)
     while True:
         default = found[0].trial.score
         best = _ranked(found, default, ask)

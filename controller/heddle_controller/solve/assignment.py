@@ -194,11 +194,9 @@ class Assignment:
 
         ``paths`` and the result have shape (paths, hops).
         """
-        flow, old = self.flow[chunk], self.path[chunk]
-        gbps = self.unit_of(chunk) * qps
-        self.add(flow, -gbps, old)
-        after = self.load_with(flow, gbps, paths) * self.network.per_gbps[paths]
-        self.add(flow, gbps, old)
+        own = (paths[..., None] == self.path[chunk]).any(axis=-1)
+        more = self.load_with(self.flow[chunk], self.unit_of(chunk) * qps, paths)
+        after: Floats = np.where(own, self.load[paths], more) * self.network.per_gbps[paths]
         return after
 
     def load_with(self, flow: int, gbps: float, arcs: Ints) -> Floats:

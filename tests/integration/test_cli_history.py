@@ -100,6 +100,30 @@ async def test_each_plan_tells_what_led_to_it_and_two_are_compared(tmp_path: Pat
         )
 
 
+async def test_a_job_that_is_suspended_and_resumed_is_told_as_such(tmp_path: Path) -> None:
+    """History says "suspended" and "resumed" of a job, and "gone" only of one that is deleted."""
+    told = []
+    async with controlling(tmp_path) as controller:
+        await begun(tmp_path, controller)
+        generation = await planned(controller)
+        for word, flows in (("suspend", 8), ("resume", FLOWS), ("delete", 8)):
+            assert (await controller.does("job", word, "blue")).code == 0
+            plan = await plan_such_that(
+                controller,
+                lambda one, flows=flows, above=generation: (
+                    one.get("routed_count") == flows and int(one["generation"]) > above
+                ),
+            )
+            generation = int(plan["generation"])
+            newest, *_ = await plans(controller)
+            told += [(cause["kind"], cause["names"]) for cause in newest["causes"]]
+        table = (await controller.does("history")).out
+    kinds = ["JOB_SUSPENDED", "JOB_RESUMED", "JOB_GONE"]
+    assert told == [(kind, ["blue"]) for kind in kinds]
+    for words in ("job suspended: blue", "job resumed: blue", "job gone: blue"):
+        assert words in table, words
+
+
 async def test_a_rollback_names_the_flows_that_did_not_get_their_paths_back(tmp_path: Path) -> None:
     """Flows whose old paths lead over a drained link are named with both paths; later, none is."""
     async with controlling(tmp_path) as controller:

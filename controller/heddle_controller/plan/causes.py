@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeVar
@@ -30,6 +31,8 @@ class CauseKind(StrEnum):
     SWITCH_BACK = "switch-back"
     JOB_CAME = "job-came"
     JOB_GONE = "job-gone"
+    JOB_SUSPENDED = "job-suspended"
+    JOB_RESUMED = "job-resumed"
     FLOWS_CHANGED = "flows-changed"
     TRAFFIC_FOUND = "traffic-found"
     """Flows appeared that nobody announced; they are named by their NICs."""
@@ -51,17 +54,27 @@ class Cause:
     """How many changed, including those not named."""
 
 
-def causes_between(before: Plan | None, after: Plan) -> tuple[Cause, ...]:
+def causes_between(
+    before: Plan | None,
+    after: Plan,
+    *,
+    were_suspended: AbstractSet[str] = frozenset(),
+    are_suspended: AbstractSet[str] = frozenset(),
+) -> tuple[Cause, ...]:
     """Return what changed from one plan to the next. A drained link or switch counts as lost.
 
     ``before`` is None if there was no plan. Links and switches are compared by row, so this takes
-    only a few passes over their states.
+    only a few passes over their states. Plans do not say which jobs were suspended when they were
+    made: without ``were_suspended`` and ``are_suspended``, such jobs count as gone and come.
     """
     found = [*_of_fabrics(before.fabric if before else None, after.fabric)]
     known = {*before.flows.job_names} - {UNANNOUNCED_JOB} if before else set()
     wanted = {*after.flows.job_names} - {UNANNOUNCED_JOB}
-    found += _named(CauseKind.JOB_CAME, sorted(wanted - known))
-    found += _named(CauseKind.JOB_GONE, sorted(known - wanted))
+    came, gone = wanted - known, known - wanted
+    found += _named(CauseKind.JOB_CAME, sorted(came - were_suspended))
+    found += _named(CauseKind.JOB_RESUMED, sorted(came & were_suspended))
+    found += _named(CauseKind.JOB_GONE, sorted(gone - are_suspended))
+    found += _named(CauseKind.JOB_SUSPENDED, sorted(gone & are_suspended))
     old, new = _pairs(before), _pairs(after)
     found += _named(CauseKind.TRAFFIC_FOUND, sorted(new - old))
     found += _named(CauseKind.TRAFFIC_GONE, sorted(old - new))

@@ -7,6 +7,7 @@ second run without a change does nothing.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
@@ -34,7 +35,7 @@ from heddle_controller.reconcile.rollout.driver import Rollout, RolloutSettings,
 from heddle_controller.reconcile.rollout.report import Account, Target, job_facts
 from heddle_controller.reconcile.unannounced import FoundFlows
 from heddle_controller.state.errors import PortError, StaleEpoch
-from heddle_controller.state.records import Committed, Intent, PlanFacts
+from heddle_controller.state.records import Committed, Intent, JobRecord, PlanFacts
 from heddle_controller.store.store import Store
 
 log = structlog.stdlib.get_logger(__name__)
@@ -346,7 +347,12 @@ class Worker:
         earlier: Committed | None = None,
     ) -> None:
         before = self._committed.generation if self._committed else 0
-        causes = causes_between(self._committed.plan if self._committed else None, planned.plan)
+        causes = causes_between(
+            self._committed.plan if self._committed else None,
+            planned.plan,
+            were_suspended=_suspended((*self._account.jobs, *self._account.others)),
+            are_suspended=_suspended(intent.jobs),
+        )
         if earlier is not None:
             others = (cause for cause in causes if cause.kind != CauseKind.BETTER_PLAN)
             causes = (Cause(CauseKind.ROLLED_BACK, (str(earlier.generation),), 1), *others)
@@ -536,6 +542,10 @@ def _gone_back(answer: PlanAnswer, earlier: Committed, previous: Plan | None) ->
 def _words(error: Exception) -> str:
     told = isinstance(error, PlanningFailed | PlannerLost)
     return str(error) if told else f"{type(error).__name__}: {error}"
+
+
+def _suspended(jobs: Iterable[JobRecord]) -> set[str]:
+    return {record.job.name for record in jobs if record.job.suspended}
 
 
 def _account(generation: int, intent: Intent, refused: Refused) -> Account:

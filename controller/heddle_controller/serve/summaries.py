@@ -32,6 +32,8 @@ KINDS = {
     CauseKind.SWITCH_BACK: pb.PlanCause.SWITCH_BACK,
     CauseKind.JOB_CAME: pb.PlanCause.JOB_CAME,
     CauseKind.JOB_GONE: pb.PlanCause.JOB_GONE,
+    CauseKind.JOB_SUSPENDED: pb.PlanCause.JOB_SUSPENDED,
+    CauseKind.JOB_RESUMED: pb.PlanCause.JOB_RESUMED,
     CauseKind.FLOWS_CHANGED: pb.PlanCause.FLOWS_CHANGED,
     CauseKind.TRAFFIC_FOUND: pb.PlanCause.TRAFFIC_FOUND,
     CauseKind.TRAFFIC_GONE: pb.PlanCause.TRAFFIC_GONE,

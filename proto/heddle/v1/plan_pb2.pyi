@@ -504,7 +504,13 @@ class PlanCause(_message.Message):
         JOB_CAME: PlanCause._Kind.ValueType  # 6
         """There are flows of jobs that had none before."""
         JOB_GONE: PlanCause._Kind.ValueType  # 7
-        """There are no flows any more of jobs that had some."""
+        """There are no flows any more of jobs that had some. A comparison of plans also says this of
+        jobs that were suspended, and JOB_CAME of jobs that were resumed: plans do not tell them apart.
+        """
+        JOB_SUSPENDED: PlanCause._Kind.ValueType  # 13
+        """Jobs that had flows are suspended."""
+        JOB_RESUMED: PlanCause._Kind.ValueType  # 14
+        """Jobs that were suspended have flows again."""
         FLOWS_CHANGED: PlanCause._Kind.ValueType  # 8
         """The same jobs have other flows."""
         TRAFFIC_FOUND: PlanCause._Kind.ValueType  # 11
@@ -534,7 +540,13 @@ class PlanCause(_message.Message):
     JOB_CAME: PlanCause.Kind.ValueType  # 6
     """There are flows of jobs that had none before."""
     JOB_GONE: PlanCause.Kind.ValueType  # 7
-    """There are no flows any more of jobs that had some."""
+    """There are no flows any more of jobs that had some. A comparison of plans also says this of
+    jobs that were suspended, and JOB_CAME of jobs that were resumed: plans do not tell them apart.
+    """
+    JOB_SUSPENDED: PlanCause.Kind.ValueType  # 13
+    """Jobs that had flows are suspended."""
+    JOB_RESUMED: PlanCause.Kind.ValueType  # 14
+    """Jobs that were suspended have flows again."""
     FLOWS_CHANGED: PlanCause.Kind.ValueType  # 8
     """The same jobs have other flows."""
     TRAFFIC_FOUND: PlanCause.Kind.ValueType  # 11

@@ -144,9 +144,10 @@ def _given(path: str, fabric: Fabric, flows: Flows) -> Paths:
     """Return the paths of a plan.json, without those over a link that does not carry.
 
     A flow that the plan itself leaves without a path has none here. If the plan does not know a
-    flow, or has other ends or QPs for it, the plan was not made for these flows and is refused.
+    flow, has other ends or QPs for it, or has more flows, it was not made for these flows and is
+    refused.
     """
-    plan = load_plan(Path(path), fabric, flows)
+    plan = load_plan(Path(path), fabric, flows, no_others=True)
     unlike = [row for row, reason in plan.unrouted.items() if reason in {NEW, ROUTE_CHANGED}]
     if unlike:
         others = f", and so for {len(unlike) - 1:,} more flows" if len(unlike) > 1 else ""

@@ -215,20 +215,30 @@ def test_bad_bytes_and_starts_are_refused_by_line(
 def test_a_plan_of_other_flows_is_refused(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """A plan without a route for a flow, or for other QPs, gives exit status 2 and one line."""
-    files = _files(tmp_path)
-    _compared([*files, "--strategies", "ecmp,e-ecmp:8", "--save", str(tmp_path / "o")], capfd)
+    """A plan without a route for a flow, or for other QPs, gives exit status 2 and one line.
+
+    So does a plan that has routes of more flows.
+    """
+    files, few = _files(tmp_path), tmp_path / "few.csv"
+    few.write_text("".join((tmp_path / "flows.csv").read_text().splitlines(keepends=True)[:-2]))
+    fewer = [*files[:3], str(few)]
+    _compared([*files, "--strategies", "e-ecmp:8", "--save", str(tmp_path / "o")], capfd)
+    _compared([*fewer, "--strategies", "ecmp", "--save", str(tmp_path / "o")], capfd)
     given = ["--strategies", f"plan:{tmp_path / 'o' / 'e-ecmp-8.json'}"]
+    less = ["--strategies", f"plan:{tmp_path / 'o' / 'ecmp.json'}"]
+    others = "'f14': the flow is not among these flows, nor are 1 more"
     for words, said in (
         (["compare", *files, *given], "QPs"),
-        (["nccl", "--fabric", files[1], "--gpus", "8", "--sizes", "1M", *given], "no route"),
+        (["compare", *files, *less], "no route"),
+        (["compare", *fewer, *given], others),
+        (["nccl", "--fabric", files[1], "--gpus", "8", "--sizes", "1M", *given], "not among"),
     ):
         assert run_command_line(words) == 2
         told = capfd.readouterr()
         (line,) = told.err.splitlines()
         assert told.out == ""
         assert said in line
-        assert "e-ecmp-8.json" in line
+        assert words[-1].removeprefix("plan:") in line
 
 
 def test_a_plan_over_a_dead_link_carries_nothing_there(

@@ -194,6 +194,8 @@ REFUSED: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "no qps": (first_way(qps=None), "route 'f1': qps is None; give the first and the last"),
     "qps turned": (first_way(qps=[3, 0]), "route 'f1': qps is [3, 0]"),
     "qps endless": (first_way(qps=[0, 2**63]), "route 'f1': qps is [0, 9223"),
+    "share": (first_way(share=0.5), "route 'f1': share is 0.5, but its QPs are 0.25 of the flow"),
+    "no number": (first_way(share="1/4"), "route 'f1': share is '1/4', but its QPs are 0.25"),
     "node": (first_way(nodes=["h1n0", "x"], keys=[0]), "route 'f1': node 'x' is not in the fabric"),
     "node a list": (first_way(nodes=["h1n0", []], keys=[0]), "nodes must be lists of node ids"),
     "no link": (
@@ -234,6 +236,15 @@ def test_plan_that_does_not_belong_is_refused(case: str) -> None:
     assert str(caught.value).startswith("plan.json: ")
     assert expected in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_shares_may_be_rounded_or_left_out() -> None:
+    """A share of two digits and a path without a share are read like the exact share."""
+    told = document()
+    one, other = told["routes"][0]["paths"]
+    one["share"] = 0.254
+    other.pop("share")
+    assert same(parse_plan(told, fabric(), flows(), "p").paths, golden_plan().paths)
 
 
 def test_plan_that_is_no_object_is_refused(tmp_path: Path) -> None:

@@ -35,25 +35,31 @@ from heddle_controller.model.plan import (
 )
 
 
-def load_plan(path: Path, fabric: Fabric, flows: Flows) -> Plan:
+def load_plan(path: Path, fabric: Fabric, flows: Flows, *, no_others: bool = False) -> Plan:
     """Read a plan.json, plain or gzip, as a plan of these flows on this fabric.
 
-    The flows may differ from those that the plan was made for; see the module docstring.
+    The flows may differ from those that the plan was made for; see the module docstring. With
+    ``no_others``, a plan that has routes of other flows too is refused.
 
     Raises:
         InputError: the file cannot be read, is not JSON, or is not a plan of the fabric.
     """
-    return parse_plan(read_json(path, _CEILING), fabric, flows, str(path))
+    document, origin = read_json(path, _CEILING), str(path)
+    return parse_plan(document, fabric, flows, origin, no_others=no_others)
 
 
 _CEILING = 4096 * MEBIBYTE
 """Size limit, unpacked. A million routes of five hops with backups take about 500 MB."""
 NEW = "the previous plan has no route for it"
 _STATES = {state.name.lower(): state for state in State}
+_SHARE_SLACK = 0.005
+"""How far a share may be from that of the QPs, since tools may round it to two digits."""
 ROUTE_CHANGED = "its ends or its QPs are not those of its route in the previous plan"
 
 
-def parse_plan(document: object, fabric: Fabric, flows: Flows, origin: str) -> Plan:
+def parse_plan(
+    document: object, fabric: Fabric, flows: Flows, origin: str, *, no_others: bool = False
+) -> Plan:
     """Return the plan in a document, for ``flows`` on ``fabric``.
 
     Its links and nodes have the states in the document. If the document has no states, as in plans
@@ -61,11 +67,16 @@ def parse_plan(document: object, fabric: Fabric, flows: Flows, origin: str) -> P
 
     Raises:
         InputError: with ``origin`` as its source: the document is not a plan, has a flow twice,
-            or has a route over nodes or links that are not in the fabric.
+            has a route over nodes or links that are not in the fabric, or has, with ``no_others``,
+            routes of other flows.
     """
     if not isinstance(document, Mapping) or not isinstance(document.get("routes"), list):
         raise refuse(origin, "routes", "missing; give a plan.json of heddle plan")
-    routes = _Routes.of(document["routes"], flows, origin)
+    routes, others = _Routes.of(document["routes"], flows, origin)
+    if others and no_others:
+        more = f", nor are {len(others) - 1:,} more" if len(others) > 1 else ""
+        reason = f"the flow is not among these flows{more}; give the plan of these flows"
+        raise refuse(origin, f"route {short(others[0])}", reason)
     paths = _paths(routes, routes.ways, fabric.structure, origin)
     backups = _paths(routes, routes.backups, fabric.structure, origin)
     order = np.lexsort((paths.first_qp, paths.flow))
@@ -100,11 +111,11 @@ class _Routes:
     backups: list[JsonObject]
 
     @classmethod
-    def of(cls, routes: Sequence[object], flows: Flows, origin: str) -> _Routes:
-        """Return the paths of these routes, without those of unknown flows."""
+    def of(cls, routes: Sequence[object], flows: Flows, origin: str) -> tuple[_Routes, list[str]]:
+        """Return the paths of the routes of these flows, and the other flows that have a route."""
         rows = {flow: row for row, flow in enumerate(flows.ids)}
         seen: set[str] = set()
-        found = cls([], [], [], [])
+        found, others = cls([], [], [], []), list[str]()
         for at, route in enumerate(routes):
             name = route.get("flow") if isinstance(route, dict) else None
             if not isinstance(route, dict) or not isinstance(name, str):
@@ -114,7 +125,9 @@ class _Routes:
             seen.add(name)
             if name in rows:
                 found.add(rows[name], name, route, origin)
-        return found
+            else:
+                others.append(name)
+        return found, others
 
     def add(self, row: int, name: str, route: JsonObject, origin: str) -> None:
         """Add the paths of one route, and a backup for each."""
@@ -164,7 +177,26 @@ def _qps(routes: _Routes, origin: str) -> tuple[Ints, Ints]:
         reason = f"qps is {short(way.get('qps'))}; give the first and the last QP of the path"
         raise refuse(origin, f"route {short(name)}", reason)
     qps = np.array([way["qps"] for way in routes.ways], dtype=np.int64).reshape(-1, 2)
-    return qps[:, 0].copy(), qps[:, 1].copy()
+    first, last = qps[:, 0].copy(), qps[:, 1].copy()
+    _check_shares(routes, last - first + 1, origin)
+    return first, last
+
+
+def _check_shares(routes: _Routes, count: Ints, origin: str) -> None:
+    """Refuse a path whose share is not that of its QPs. A path may leave its share out.
+
+    Args:
+        routes: The paths.
+        count: Number of QPs of each path.
+        origin: Source for messages.
+    """
+    total = np.bincount(routes.flow, weights=count)[routes.flow] if routes.flow else count
+    due = (count / total).tolist()
+    for row, (name, way) in enumerate(zip(routes.names, routes.ways, strict=True)):
+        told = way.get("share", due[row])
+        if type(told) not in (int, float) or not abs(told - due[row]) <= _SHARE_SLACK:
+            reason = f"share is {short(told)}, but its QPs are {due[row]:.4g} of the flow"
+            raise refuse(origin, f"route {short(name)}", f"{reason}; correct share or qps")
 
 
 def _arcs(

@@ -121,7 +121,7 @@ _KNOWN = "\b\n" + "\n".join(
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
     help="Write flows.csv and, for each strategy, one line for each job and its paths as "
-    "a plan.json.",
+    "a plan.json. With --turns, its jobs in turns have a file of their own.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON.")
 def iterate(
@@ -176,10 +176,13 @@ def iterate(
                 play = partial(_played, loaded, real, carried, settings, iterations, step=step)
                 found[name] = play()
                 if folder:
-                    _save(folder, name, loaded, carried, found[name].jobs)
+                    folder.paths(name, loaded, carried)
+                    _save(folder, name, found[name])
                 if turns:
                     taken = turns_of(cycles_of(loaded, placed, carried, settings))
-                    found[f"{name}, turns"] = play(turns=taken)
+                    found[in_turns := f"{name}, turns"] = play(turns=taken)
+                    if folder:
+                        _save(folder, in_turns, found[in_turns])
     except (HeddleError, ControllerError, TimeoutError) as error:
         echo(f"error: {str(error) or 'a switch did not come to hold its plan'}", err=True)
         return _FAILED
@@ -192,15 +195,6 @@ def iterate(
     return 0
 
 
-def _save(
-    folder: SaveFolder, name: str, fabric: Fabric, carried: Carried, jobs: Sequence[Iteration]
-) -> None:
-    """Save the results of one strategy."""
-    rows = [[one.name, one.seconds, one.compute_seconds, one.network_share] for one in jobs]
-    folder.rows(name, ("job", "seconds", "compute_seconds", "network_share"), rows)
-    folder.paths(name, fabric, carried)
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class _Found:
     """The results of one strategy."""
@@ -208,6 +202,23 @@ class _Found:
     jobs: list[Iteration]
     over: OverTime | None
     turns: Mapping[str, Turn]
+
+
+_SAVED = ("job", "seconds", "compute_seconds", "network_share")
+_SAVED_TURN = ("shift_seconds", "pace_seconds", "saved")
+
+
+def _save(folder: SaveFolder, name: str, told: _Found) -> None:
+    """Save a row for each job; if jobs have turns, with its turn."""
+    more = _SAVED_TURN if told.turns else ()
+    rows = [
+        [
+            *(one.name, one.seconds, one.compute_seconds, one.network_share),
+            *(getattr(told.turns.get(one.name), column, "") for column in more),
+        ]
+        for one in told.jobs
+    ]
+    folder.rows(name, (*_SAVED, *more), rows)
 
 
 def _played(
@@ -259,6 +270,9 @@ def _placed(
     placed = []
     for number, text in enumerate(jobs or (_MATRIX if own else "llama3-8k:16",)):
         name, _, told = text.partition(":")
+        if name not in {*WORKLOADS, _MATRIX}:
+            known = ", ".join([*WORKLOADS, _MATRIX])
+            raise refuse("job", text, f"{name!r} is no workload; give one of {known}")
         found = own if own and name == _MATRIX else workload(name)
         least = _least(found, gpus)
         if told and not (told.isascii() and told.isdecimal()):

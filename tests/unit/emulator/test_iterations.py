@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -143,6 +144,13 @@ def test_iterate_on_the_command_line(capfd: pytest.CaptureFixture[str]) -> None:
         assert 0 < ideal["network_share"] <= ecmp["network_share"] < 1
     assert run_command_line(words) == 0
     assert f"{told['ecmp'][0]['seconds']:.4f}" in capfd.readouterr().out
+
+
+def test_an_unknown_workload_is_told_all_that_there_are(capfd: pytest.CaptureFixture[str]) -> None:
+    """The error names every workload that --job takes, the user's own matrix too."""
+    assert run_command_line(["iterate", "--job", "llama:4"]) == 2
+    known = capfd.readouterr().err.strip().partition("give one of ")[2].split(", ")
+    assert known == [*WORKLOADS, "matrix"]
 
 
 @pytest.mark.parametrize("job", ["x", "mixtral:0", "mixtral:40", "llama3-8k:8", "mixtral:a"])
@@ -319,6 +327,26 @@ def test_jobs_in_turns_do_not_wait_for_each_other(
     shown = capfd.readouterr().out
     assert "ecmp, turns: a begins at" in shown
     assert f"expected to save {told['turns']['ecmp, turns']['a']['saved']:.1%}" in shown
+
+
+def test_turns_are_saved_with_what_they_gain(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The folder has a line for each job in turns, with the numbers of JSON and the job's turn."""
+    words = [*_half_wide(tmp_path), "--turns", "--save", str(tmp_path / "o"), "--json"]
+    assert run_command_line(words) == 0
+    told = json.loads(capfd.readouterr().out)
+    for file, name in (("ecmp.csv", "ecmp"), ("ecmp--turns.csv", "ecmp, turns")):
+        rows = [*csv.DictReader((tmp_path / "o" / file).read_text().splitlines())]
+        assert [(row["job"], float(row["seconds"])) for row in rows] == [
+            (job["name"], job["seconds"]) for job in told["strategies"][name]
+        ]
+        for row in rows:
+            turn = told["turns"].get(name, {}).get(row["job"], {})
+            assert {column: float(row[column]) for column in turn if column != "job"} == {
+                column: value for column, value in turn.items() if column != "job"
+            }
+    assert told["turns"]["ecmp, turns"]
 
 
 def test_jobs_that_part_by_themselves_are_not_slowed_by_turns(

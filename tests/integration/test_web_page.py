@@ -9,12 +9,13 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
+from urllib.parse import urlencode
 
 import numpy as np
 import pytest
 import pytest_asyncio
 
-from heddle.v1 import demand_pb2, fabric_pb2
+from heddle.v1 import common_pb2, demand_pb2, fabric_pb2
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.files.fabric_file import parse_fabric
 from heddle_controller.model.job import Collective, Group, Job, Operation, Parallelism
@@ -70,6 +71,9 @@ fetch("/api/fabrics/f1/overview").then((answer) => answer.json()).then((told) =>
 });
 """
 """A script for a stream that sends what the test says, as fast as the page takes it."""
+CELLS = """[...document.querySelectorAll("tbody tr")].map(
+  (row) => [...row.cells].map((cell) => cell.innerText))"""
+"""The texts of all rows of all tables."""
 MARKUP = '<img src=x onerror="document.title=1">'
 STILL = pytest.mark.asyncio(loop_scope="module")
 """Marks tests that share a world."""
@@ -330,6 +334,63 @@ async def test_a_lost_link_is_seen_and_so_is_its_return(tmp_path: Path) -> None:
         given.fleet.converge()
         await given.open("")
         await page.until("document.querySelector('#verdict') && !document.querySelector('#down')")
+        assert page.console == []
+
+
+def worded(path: common_pb2.Path) -> str:
+    """Return a path as text: its nodes, each with the key of the link before it unless it is 0."""
+    before = ["", *(f"[{key}]" if key != "0" else "" for key in path.keys)]
+    return " → ".join(map("".join, zip(before, path.nodes, strict=True)))
+
+
+async def test_paths_name_the_parallel_link_that_they_take(tmp_path: Path) -> None:
+    """Where links are parallel, a path has the key of its link before the node that it leads to.
+
+    The key 0 is left out. This holds for paths, for backups and for what moved between two plans.
+    """
+    nodes: list[dict[str, object]] = [{"id": "s0", "kind": "spine"}]
+    nodes += [{"id": f"l{n}", "kind": "leaf"} for n in range(2)]
+    nodes += [
+        {"id": f"h{n}-n{m}", "kind": "nic", "host": f"h{n}", "rail": m}
+        for n in range(2)
+        for m in range(2)
+    ]
+    ends = [(f"l{n}", f"h{n}-n{m}", 0) for n in range(2) for m in range(2)]
+    ends += [(f"l{n}", "s0", key) for n in range(2) for key in (0, 7)]
+    edges = [{"source": a, "target": b, "key": key, "gbps": 400.0} for a, b, key in ends]
+    fabric = parse_fabric({"multigraph": True, "nodes": nodes, "edges": edges}, "a test")
+    job = Job("j", ("h0", "h1"), 2, Parallelism(dp=4),
+              (Collective(Operation.ALL_TO_ALL, Group.DP, 1 << 30),))  # fmt: skip
+    keyed, plain = ("h0-n1 → l0 → [7]s0 → [7]l1 → h1-n1", "h0-n0 → l0 → s0 → l1 → h1-n0")
+    async with world(tmp_path, fabric, job) as given:
+        page = given.page
+        async with Client(given.controller.api, "fabrics/f1") as client:
+            _, routes = await client.list_routes()
+        told = {route.flow: worded(route.paths[0]) for route in routes}
+        assert {keyed, plain} <= {*told.values()}, "the two rails take links of their own"
+        await given.open("/flows")
+        await page.until("document.querySelector('tbody')")
+        assert {row[0]: row[-1] for row in await page.does(CELLS)} == told
+
+        (of_keyed,) = (route for route in routes if told[route.flow] == keyed)
+        for route in routes:
+            await given.open(f"/flow?{urlencode({'id': route.flow})}")
+            await page.until("document.querySelector('#reasons')")
+            assert (await page.does(CELLS))[-1] == ["1", worded(route.backups[0])]
+
+        steps = StepRunner(LiveFabric(given.fleet))
+        (row,) = fabric.find_links("l0", "s0", "7")
+        await steps.do(Step(0.0, StepKind.CUT, (cable_name(fabric, row),)))
+        given.fleet.converge()
+        await given.open("/plans")
+        lost = "link lost: l0,s0,7"
+        await page.until(f"document.querySelector('tbody')?.innerText.includes('{lost}')")
+        await page.click("tbody a[href^='/fabrics/f1/comparison?']")
+        await page.until("document.querySelector('tbody a[href^=\"/fabrics/f1/flow?\"]')")
+        async with Client(given.controller.api, "fabrics/f1") as client:
+            _, routes = await client.list_routes()
+        (now,) = (worded(route.paths[0]) for route in routes if route.flow == of_keyed.flow)
+        assert [of_keyed.flow, keyed, now] in await page.does(CELLS)
         assert page.console == []
 
 

@@ -15,14 +15,14 @@ FLOWS = 16
 """Number of flows of both jobs."""
 
 
-async def planned(controller: Controller, above: int = 0) -> int:
-    """Wait for a plan above this generation that has all flows; return its generation.
+async def planned(controller: Controller, above: int = 0, flows: int = FLOWS) -> int:
+    """Wait for a plan above this generation that has so many flows; return its generation.
 
     There are no agents, so a watch of the jobs could end before they are planned.
     """
     plan = await plan_such_that(
         controller,
-        lambda one: one.get("routed_count") == FLOWS and int(one["generation"]) > above,
+        lambda one: one.get("routed_count") == flows and int(one["generation"]) > above,
     )
     return int(plan["generation"])
 
@@ -108,13 +108,7 @@ async def test_a_job_that_is_suspended_and_resumed_is_told_as_such(tmp_path: Pat
         generation = await planned(controller)
         for word, flows in (("suspend", 8), ("resume", FLOWS), ("delete", 8)):
             assert (await controller.does("job", word, "blue")).code == 0
-            plan = await plan_such_that(
-                controller,
-                lambda one, flows=flows, above=generation: (
-                    one.get("routed_count") == flows and int(one["generation"]) > above
-                ),
-            )
-            generation = int(plan["generation"])
+            generation = await planned(controller, generation, flows)
             newest, *_ = await plans(controller)
             told += [(cause["kind"], cause["names"]) for cause in newest["causes"]]
         table = (await controller.does("history")).out

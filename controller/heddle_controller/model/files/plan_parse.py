@@ -177,9 +177,8 @@ def _qps(routes: _Routes, origin: str) -> tuple[Ints, Ints]:
         reason = f"qps is {short(way.get('qps'))}; give the first and the last QP of the path"
         raise refuse(origin, f"route {short(name)}", reason)
     qps = np.array([way["qps"] for way in routes.ways], dtype=np.int64).reshape(-1, 2)
-    first, last = qps[:, 0].copy(), qps[:, 1].copy()
-    _check_shares(routes, last - first + 1, origin)
-    return first, last
+    _check_shares(routes, qps[:, 1] - qps[:, 0] + 1, origin)
+    return qps[:, 0].copy(), qps[:, 1].copy()
 
 
 def _check_shares(routes: _Routes, count: Ints, origin: str) -> None:

@@ -59,8 +59,8 @@ def marked(table: Bools) -> tuple[Ints, Ints]:
     return row, found - row * table.shape[1]
 
 
-DIGIT, MOST_BITS = 16, 48
-"""Bits of one digit, which numpy sorts in linear time, and of the longest numbers sorted so."""
+DIGIT, MOST_BITS = 16, 63
+"""Bits of numbers that numpy sorts in linear time, and of the longest that it sorts by vectors."""
 FEW_TO_SORT = 500
 """Below this many numbers, an ordinary sort is fast enough."""
 CELLS_TO_MARK = 8
@@ -70,21 +70,24 @@ CELLS_TO_MARK = 8
 def stable_order(values: Ints) -> Ints:
     """Return what a stable ``np.argsort`` of the values returns, but faster.
 
-    Sorts by one digit after another, the lowest first, because numpy sorts 16-bit numbers by
-    counting. For numbers of up to 32 bits this takes a quarter of the time of a stable sort.
+    numpy sorts 16-bit numbers by counting, and long ones by vector instructions, but the latter
+    only in place. So each longer value is sorted together with its position in one number. This
+    takes a seventh of the time of a stable sort.
     """
     if (values[1:] >= values[:-1]).all():
         return np.arange(len(values), dtype=np.int64)
-    least = int(values.min())
+    least, places = int(values.min()), len(values).bit_length()
     bits = (int(values.max()) - least).bit_length()
-    if len(values) < FEW_TO_SORT or bits > MOST_BITS:
+    if len(values) < FEW_TO_SORT or bits + places > MOST_BITS:
         return np.argsort(values, kind="stable").astype(np.int64)
     above = values - least
-    order = np.argsort(above.astype(np.uint16), kind="stable")
-    for shift in range(DIGIT, bits, DIGIT):
-        digit = (above >> shift).astype(np.uint16)
-        order = order[np.argsort(digit[order], kind="stable")]
-    return order.astype(np.int64, copy=False)
+    if bits <= DIGIT:
+        return np.argsort(above.astype(np.uint16), kind="stable").astype(np.int64, copy=False)
+    above <<= places
+    above |= np.arange(len(values))
+    above.sort()
+    above &= (1 << places) - 1
+    return above
 
 
 Bits = npt.NDArray[np.uint8]

@@ -368,6 +368,32 @@ def test_idle_nodes_are_chosen_for_the_traffic_of_a_job(world: World) -> None:
     let_go(world, busy)
 
 
+def test_a_job_on_chosen_nodes_starts_again_on_others(world: World) -> None:
+    """A job whose nodes Heddle chose does not wait for a node that has failed.
+
+    Nodes that the user names are kept, as Slurm's own users expect.
+    """
+    words = ("-p", "shared", "-N2", "-n2", "--requeue", "--comment", SHAPE)
+    job, nodes, note = chosen_sbatch(world, world.address, staying(world), *words)
+    assert nodes == "n[0,2]", note
+    own = submitted(world, staying(world), *words, "-w", nodes)
+    running = {"RUNNING"}
+    patiently(lambda: {*map(world.slurm.state, (job, own))} == running, "both jobs to run")
+    world.slurm.fail("n0")
+    try:
+        world.slurm.starts_again(job)
+        patiently(lambda: world.slurm.state(job) == "RUNNING", "the job to run elsewhere")
+        world.slurm.starts_again(own)
+        shown = world.slurm.must("scontrol", "-o", "show", "job", str(own))
+        assert "JobState=PENDING" in shown
+        assert "ReqNodeList=n[0,2] " in shown
+        world.slurm.must("scancel", str(own))
+        let_go(world, job)
+    finally:
+        world.slurm.cancel_all()
+        world.slurm.mend("n0")
+
+
 @pytest.mark.parametrize(
     ("words", "why"),
     [

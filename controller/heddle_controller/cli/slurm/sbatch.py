@@ -43,6 +43,8 @@ CHOSEN_BY_USER = {
 }
 """Options of sbatch that prevent a choice of nodes here, and why."""
 TOGETHER = "the components of a heterogeneous job are not chosen together"
+CHOSEN_BY_HEDDLE = "; nodes by heddle"
+"""Mark after the shape in a job's comment: deploy/slurm/epilog frees a job of its nodes by it."""
 VARIABLES = {
     "partition": ("SBATCH_PARTITION",),
     "array": ("SBATCH_ARRAY_INX",),
@@ -81,8 +83,9 @@ def sbatch(client: Terms, words: tuple[str, ...]) -> None:
     heddle slurm sbatch --nodes 16 --comment 'heddle: gpus=8 tp=8 pp=4' train.sh
 
     All options are sbatch's own; #SBATCH lines in the script count too. The controller recommends
-    nodes for the shape of the job, beside all running jobs, and they become --nodelist. If too few
-    nodes are idle, if the nodes are given already, if the job may not run on them, or if no
+    nodes for the shape of the job, beside all running jobs, and they become --nodelist until the
+    job starts again. A mark at the end of its comment says so to the epilog. If too few nodes are
+    idle, if the nodes are given already, if the job may not run on them, or if no
     controller answers, Slurm chooses as usual, and a note says why.
     """  # noqa: D301 - click's mark for lines that stay as they are
     if client.json:
@@ -93,9 +96,10 @@ def sbatch(client: Terms, words: tuple[str, ...]) -> None:
     except (Failure, InputError) as error:
         text = error.message if isinstance(error, Failure) else str(error)
         echo(f"note: Slurm chooses the nodes: {text}", err=True)
-        chosen = ()
+    else:
+        words = _pinned(words, chosen)
     try:
-        os.execvp("sbatch", ("sbatch", *_nodelist(chosen), *words))  # noqa: S606, S607 - the user's own sbatch
+        os.execvp("sbatch", ("sbatch", *words))  # noqa: S606, S607 - the user's own sbatch
     except OSError as error:
         raise Failure(f"sbatch: {error.strerror}; run this where Slurm's commands are") from None
 
@@ -131,8 +135,13 @@ def _best(client: Terms, wanted: BatchJob, idle: Sequence[str]) -> pb.Placement:
     return found[0]
 
 
-def _nodelist(nodes: Sequence[str]) -> tuple[str, ...]:
-    return (f"--nodelist={','.join(nodes)}",) if nodes else ()
+def _pinned(words: Sequence[str], nodes: Sequence[str]) -> tuple[str, ...]:
+    """Return the words of sbatch with the nodes and the mark, which replace the user's own."""
+    at = _script_at(words)
+    at = len(words) if at is None else at
+    at -= "--" in words[:at]
+    comment = _options(words).comment + CHOSEN_BY_HEDDLE
+    return (*words[:at], f"--nodelist={','.join(nodes)}", f"--comment={comment}", *words[at:])
 
 
 def _check_allowed(nodes: Sequence[str], words: Sequence[str]) -> None:
@@ -140,8 +149,7 @@ def _check_allowed(nodes: Sequence[str], words: Sequence[str]) -> None:
 
     Only Slurm knows which nodes have the memory, the GPUs or the features that the job asks for.
     """
-    command = ["sbatch", "--test-only", *_nodelist(nodes), *words]
-    told = _told(command)
+    told = _told(["sbatch", "--test-only", *_pinned(words, nodes)])
     if told.returncode:
         said = (told.stderr.strip().splitlines() or ["no reason told"])[-1]
         raise Failure(f"on the best nodes the job may not run: {said[:200]}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 
 import pytest
@@ -9,10 +10,11 @@ import pytest
 from heddle_controller.model.errors import InputError
 from heddle_controller.model.fabric import State
 from heddle_controller.state.errors import Conflict, NotFound
-from heddle_controller.state.records import LinkName
+from heddle_controller.state.records import FabricRecord, LinkName
 from heddle_controller.store.store import Store
 from tests.contract.store_worlds import StoreWorld
 from tests.support.store_samples import clos, plain
+from tests.support.waiting import until
 
 
 async def test_put_is_got_back(store: Store) -> None:
@@ -153,6 +155,36 @@ async def test_put_keeps_the_times_of_links_that_stand_as_before(store: Store) -
     assert after.state_time[kept] == before.state_time[old]
     assert after.state_time[turned] == after.update_time
     assert after.state_time[new] == 0
+
+
+async def test_many_that_ask_at_once_cause_one_read(
+    world: StoreWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A structure is read from the database once, although thousands of sessions need it.
+
+    A caller that gives up does not keep the others from their answer.
+    """
+    store = await world.open()
+    await store.put_fabric("f1", clos())
+    await store.close()
+    store = await world.open()
+    asked: list[str] = []
+    read = store.applier.blob
+
+    async def counted(identity: str) -> bytes | None:
+        asked.append(identity)
+        return await read(identity)
+
+    monkeypatch.setattr(store.applier, "blob", counted)
+    tasks = [asyncio.create_task(store.get_fabric("f1")) for _ in range(50)]
+    await until(lambda: bool(asked))
+    tasks[0].cancel()
+    found = await asyncio.gather(*tasks, return_exceptions=True)
+    assert isinstance(found[0], asyncio.CancelledError)
+    assert all(isinstance(one, FabricRecord) for one in found[1:])
+    assert len(asked) == 1
+    assert plain((await store.get_fabric("f1")).fabric) == plain(clos())
+    await store.close()
 
 
 async def test_survives_reopening(world: StoreWorld) -> None:

@@ -1,15 +1,17 @@
 """Large values in memory: structures, demand sets, and the newest plan of each fabric.
 
 Views refer to them. They are read when first needed, and dropped when nothing refers to them any
-more. Most plans are stored as a delta to the plan before, so a process that has that plan reads
-little.
+more. Each is read once, however many ask for it at the same time: thousands of sessions need the
+structure of their fabric when a replica has just started. Most plans are stored as a delta to the
+plan before, so a process that has that plan reads little.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from typing import Any, TypeVar
 
 from heddle_controller.model.demand import Demands
 from heddle_controller.model.fabric import Structure
@@ -26,6 +28,8 @@ from heddle_controller.state.records import DemandRecord
 from heddle_controller.state.view import View
 from heddle_controller.store.applier import Applier
 
+_Value = TypeVar("_Value")
+
 
 class LargeValues:
     """The large values of one store that are in memory."""
@@ -38,6 +42,8 @@ class LargeValues:
         """Demand sets by the id of their blob."""
         self.plans: dict[str, tuple[tuple[str, ...], Whole]] = {}
         """Blob ids of the newest plan that was read or committed, and that plan, by fabric."""
+        self._reading: dict[tuple[object, ...], asyncio.Task[Any]] = {}
+        """Values that are being read."""
 
     async def structure_of(self, view: View) -> Structure | None:
         """Return the structure of a fabric, or None if there is no such fabric."""
@@ -55,6 +61,22 @@ class LargeValues:
         known = self.structures.get(digest)
         if known is not None:
             return known
+        return await self._once(("structure", blob), lambda: self._read_structure(digest, blob))
+
+    async def _once(
+        self, key: tuple[object, ...], read: Callable[[], Coroutine[Any, Any, _Value]]
+    ) -> _Value:
+        """Return what ``read`` returns, or what it returns to another caller at this moment.
+
+        A caller that is cancelled does not cancel it for the others.
+        """
+        reading: asyncio.Task[_Value] | None = self._reading.get(key)
+        if reading is None:
+            reading = self._reading[key] = asyncio.create_task(read())
+            reading.add_done_callback(lambda _: self._reading.pop(key))
+        return await asyncio.shield(reading)
+
+    async def _read_structure(self, digest: str, blob: str) -> Structure | None:
         body = await self._applier.blob(blob)
         if body is None:
             return None
@@ -97,6 +119,13 @@ class LargeValues:
 
         ``newest`` says whether it is the newest plan, which is then kept in memory.
         """
+        held = self.plans.get(fabric)
+        if held is not None and held[0] == row.blobs:
+            return held[1]
+        key = (fabric, newest, *row.blobs)
+        return await self._once(key, lambda: self._read_plan(fabric, row, newest=newest))
+
+    async def _read_plan(self, fabric: str, row: PlanRow, *, newest: bool) -> Whole | None:
         blobs, begin, made = row.blobs, 0, None
         held = self.plans.get(fabric)
         if held is not None and held[0] == blobs[: len(held[0])]:

@@ -489,22 +489,36 @@ def differing(old: Paths, new: Paths, flows: int) -> Bools:
     of, known = vars(new).get(_DIFFERING, (None, result))
     if of is not None and of() is old and len(known) == flows:
         return np.array(known)
-    width = int(max(old.first_qp.max(initial=0), new.first_qp.max(initial=0))) + 1
-    codes = old.flow * width + old.first_qp, new.flow * width + new.first_qp
-    partner = np.minimum(np.searchsorted(codes[0], codes[1]), max(len(old) - 1, 0))
-    same = np.zeros(len(new), dtype=np.bool_)
-    if len(old):
-        same = (codes[0][partner] == codes[1]) & (old.last_qp[partner] == new.last_qp)
-        same &= np.diff(old.first)[partner] == np.diff(new.first)
-    # Paths with equal QPs and lengths: their arcs are as far apart as their beginnings are.
-    if len(old.arcs):
-        shift = np.where(same, old.first[partner] - new.first[:-1], 0)
-        at = np.arange(len(new.arcs)) + np.repeat(shift, np.diff(new.first))
-        other = np.flatnonzero(old.arcs.take(at, mode="clip") != new.arcs)
-        same[np.searchsorted(new.first, other, side="right") - 1] = False
-    kept = np.zeros(len(old), dtype=np.bool_)
-    kept[partner[same]] = True
-    result[new.flow[~same]] = True
-    result[old.flow[~kept]] = True
+    begin = [starts(np.bincount(paths.flow, minlength=flows)) for paths in (old, new)]
+    result |= np.diff(begin[0]) != np.diff(begin[1])
+    if len(old) and not result.all():
+        result[new.flow[_other_rows(old, new, begin[1] - begin[0])]] = True
     vars(new)[_DIFFERING] = ref(old), result.copy()
     return result
+
+
+def _other_rows(old: Paths, new: Paths, later: Ints) -> Ints:
+    """Return the rows of paths that differ from the path of the same place in their flow before.
+
+    Some rows may be repeated, or be of flows with another number of paths than before.
+
+    Args:
+        old: The earlier paths.
+        new: The later paths.
+        later: By how many rows the paths of each flow begin later than before, shape (flows + 1,).
+    """
+    partner = np.arange(len(new)) - later[new.flow]
+    shift = old.first.take(partner, mode="clip") - new.first[:-1]
+    other = old.first[1:].take(partner, mode="clip") - new.first[1:] != shift
+    for name in ("first_qp", "last_qp"):
+        other |= getattr(old, name).take(partner, mode="clip") != getattr(new, name)
+    rows = np.flatnonzero(other)
+    if not len(old.arcs):
+        return rows
+    # Arcs of equally long paths are as far apart as the paths' beginnings are. Most paths in a row
+    # are equally far from those before.
+    run = np.flatnonzero(np.diff(shift, prepend=shift[:1] - 1))
+    lengths = np.diff(new.first[np.append(run, len(new))])
+    at = np.arange(len(new.arcs)) + np.repeat(shift[run], lengths)
+    places = np.flatnonzero(old.arcs.take(at, mode="clip") != new.arcs)
+    return np.append(rows, np.searchsorted(new.first, places, side="right") - 1)

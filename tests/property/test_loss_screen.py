@@ -28,7 +28,8 @@ from tests.support.solve_flows import any_flows
 
 SEEDS = st.integers(0, 2**32 - 1)
 STEPS = 6
-KEPT = ("gbps", "most_gbps", "most_qps", "used", "slow")
+KEPT = ("gbps", "level")
+BOUNDS = ("now", "used", "slow")
 OF_PATHS = ("row", "flow", "turns", "bare", "strands", "weak", "gbps", "qps", "unit", "wants")
 
 
@@ -37,6 +38,11 @@ def check(screen: LossScreen | None, plan: Plan) -> LossScreen:
     known, fresh = screen_of(plan, screen), LossScreen(plan)
     for name in KEPT:
         assert np.array_equal(getattr(known, name), getattr(fresh, name)), name
+    for name in BOUNDS:
+        one, other = getattr(known, name), getattr(fresh, name)
+        assert np.array_equal(one.values, other.values), name
+        columns = range(len(one.values))
+        assert [one.most(column) for column in columns] == one.values.max(axis=1).tolist(), name
     routes, others = known.standing.routes, fresh.standing.routes
     for name in OF_PATHS:
         column = getattr(routes, name)[known.standing.slot]

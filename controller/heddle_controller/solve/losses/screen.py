@@ -10,14 +10,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from heddle_controller.model.arrays import Bools, Floats, Ints, numbered
+from heddle_controller.model.arrays import Bools, Floats, Ints, stable_order
 from heddle_controller.model.fabric import NodeKind, Structure
 from heddle_controller.model.plan import Plan, differing
 from heddle_controller.solve.losses.moves import LOSS_KINDS, SingleLosses
+from heddle_controller.solve.losses.peaks import SLACK, Peaks
 from heddle_controller.solve.losses.standing import Standing
-
-SLACK = 1e-9
-"""Relative difference below which values count as equal."""
 
 
 class LossScreen:
@@ -28,13 +26,14 @@ class LossScreen:
         arcs = 2 * plan.fabric.link_count
         self.gbps: Floats = np.zeros(arcs)
         """Load of each arc while nothing is lost, shape (arcs,)."""
-        self.most_gbps: Floats = np.zeros((len(LOSS_KINDS), arcs))
-        """The same, and the most that any loss of a kind moves to the arc."""
-        self.most_qps: Floats = np.zeros((len(LOSS_KINDS), arcs))
-        """The same in QPs, counted as load is: of each job's phases only the largest counts."""
-        self.used: Floats = np.zeros((len(LOSS_KINDS), arcs))
-        """Utilisation that no arc exceeds after a loss of a kind."""
-        self.slow: Floats = np.zeros((len(LOSS_KINDS), arcs))
+        self.now = Peaks(1, arcs)
+        """Utilisation of each arc then, in one column."""
+        self.used = Peaks(len(LOSS_KINDS), arcs)
+        """Utilisation that the arc does not exceed after a loss of each kind."""
+        self.level: Floats = np.full((len(LOSS_KINDS), arcs), np.inf)
+        """Even share of a QP in Gbit/s that the arc leaves at least; infinite where it has room.
+        QPs count as load does: of each job's phases only the largest counts."""
+        self.slow = Peaks(len(LOSS_KINDS), arcs)
         """Demand divided by rate that no flow exceeds for an arc after a loss of a kind; 0 where
         the arc has room for all."""
         self.single_ways = _single_ways(plan.fabric.structure)
@@ -84,24 +83,31 @@ class LossScreen:
         standing, routes, count = self.standing, self.standing.routes, len(arcs)
         losses, capacity = standing.losses, standing.plan.fabric.structure.capacity[arcs]
         place, slot = standing.uses(arcs)
-        at, spare = standing.spares(arcs)
-        wants = np.zeros(count)
-        np.maximum.at(wants, np.append(place, at), routes.wants[np.append(slot, spare)])
         onto, moved, loss = standing.turns(arcs)
-        cell, first = numbered(onto * len(losses.served) + loss)
+        code = onto * len(losses.served) + loss
+        order = stable_order(code)
+        code, moved = code[order], moved[order]
+        begins = np.diff(code, prepend=-1) > 0
+        cell, first = np.cumsum(begins) - 1, order[begins]
         of_kind = losses.kind(loss[first]) * count + onto[first]
-        found = []
+        both = []
         for column in (routes.gbps, routes.qps):
             load = standing.total(column[slot], place, slot, count)
             most = np.zeros(len(LOSS_KINDS) * count)
-            more = standing.total(column[moved], cell, moved, len(first))
-            np.maximum.at(most, of_kind, more)
-            found.append((load, load + most.reshape(len(LOSS_KINDS), count)))
-        (self.gbps[arcs], gbps), (_, qps) = found
-        self.most_gbps[:, arcs], self.most_qps[:, arcs] = gbps, qps
-        self.used[:, arcs] = gbps / capacity
-        full = gbps > capacity * (1 + SLACK)
-        self.slow[:, arcs] = np.where(full, qps * (wants / capacity), 0.0)
+            np.maximum.at(most, of_kind, standing.total(column[moved], cell, moved, len(first)))
+            both.append((load, load + most.reshape(len(LOSS_KINDS), count)))
+        (gbps, most_gbps), (_, most_qps) = both
+        self.gbps[arcs], used = gbps, most_gbps / capacity
+        self.now.put(arcs, (gbps / capacity)[None])
+        self.used.put(arcs, used)
+        wants = np.zeros(count)
+        at, spare = standing.spares(arcs)
+        np.maximum.at(wants, place, routes.wants[slot])
+        np.maximum.at(wants, at, routes.wants[spare])
+        level = np.full(used.shape, np.inf)
+        np.divide(capacity, most_qps, out=level, where=used > 1 + SLACK)
+        self.level[:, arcs] = level
+        self.slow.put(arcs, wants / level)
 
 
 def _single_ways(structure: Structure) -> Ints | None:

@@ -26,7 +26,8 @@ from heddle_controller.model.arrays import (
 from heddle_controller.model.flows import ANY_PHASE, Flows
 from heddle_controller.solve.fairness.filling import Filling
 from heddle_controller.solve.losses.moves import APART, LOSS_KINDS, MOVED, STRANDED, joined
-from heddle_controller.solve.losses.screen import SLACK, LossScreen
+from heddle_controller.solve.losses.peaks import SLACK
+from heddle_controller.solve.losses.screen import LossScreen
 from heddle_controller.solve.losses.suspects import (
     FIRST_ARCS,
     GROWTH,
@@ -258,19 +259,14 @@ class SlowFlows:
 
         It is a part of each flow's demand, shape (kinds, flows).
         """
-        screen, routes, capacity = (
-            self._screen,
-            self._screen.standing.routes,
-            self._suspects.capacity,
-        )
+        screen, routes = self._screen, self._screen.standing.routes
         at, slot = screen.standing.slots(flow)
         rate = np.where(routes.strands[slot].T, 0.0, routes.unit[slot])
         for table in (routes.arcs, routes.spares):
             owner, step = marked(table.take(slot, axis=0) != NONE)
             arcs = table[slot[owner], step]
-            kind, use = marked(screen.most_gbps[:, arcs] > capacity[arcs] * (1 + SLACK))
-            level = capacity[arcs[use]] / screen.most_qps[kind, arcs[use]]
-            np.minimum.at(rate, (kind, owner[use]), level)
+            for one, level in zip(rate, screen.level, strict=True):
+                np.minimum.at(one, owner, level[arcs])
         got = [np.bincount(at, one * routes.qps[slot], len(flow)) for one in rate]
         return np.asarray(np.stack(got) / screen.standing.plan.flows.gbps[flow])
 

@@ -67,11 +67,10 @@ class Users:
             row: Row of the path in each slot, shape (slots,).
         """
         place, slot = self.on(arcs)
-        stays, width = ~gone[slot], len(row)
-        place = np.append(place[stays], places)
-        slot = np.append(slot[stays], slots)
-        order = stable_order(place * width + row[slot])
-        slot, count = slot[order], np.bincount(place, minlength=len(arcs))
+        stays = np.flatnonzero(~gone[slot])
+        place, slot = np.append(place[stays], places), np.append(slot[stays], slots)
+        slot = slot[stable_order(place * len(row) + row[slot])]
+        count = np.bincount(place, minlength=len(arcs))
         self._count[arcs] = 0
         if self._end + len(slot) > len(self._slot):
             every = self.on(np.arange(len(self._count)))[1]
@@ -98,6 +97,8 @@ class PathRoutes:
     """Losses that break the path, padded with ``NONE`` (``SingleLosses.on``)."""
     fates: Ints
     """Fate of the path after each of these losses; ``UNTOUCHED`` where there is none."""
+    moves: Ints
+    """Losses that move the path to its backup; ``NONE`` elsewhere."""
     turns: Bools
     """Marks paths whose backup has an entry in some switch."""
     bare: Bools
@@ -153,7 +154,7 @@ class Standing:
         """
         before, routes = self.plan.paths, self.routes
         same = len(plan.flows) == len(self.plan.flows)
-        same &= np.array_equal(before.flow, plan.paths.flow)
+        same &= before.flow is plan.paths.flow or np.array_equal(before.flow, plan.paths.flow)
         self._adopt(plan, losses)
         rows = np.flatnonzero(changed[plan.paths.flow])
         gone = self.slot[rows if same else np.flatnonzero(changed[before.flow])]
@@ -211,6 +212,7 @@ class Standing:
             spares,
             met,
             fates,
+            np.where(fates == MOVED, met, NONE),
             turns,
             bare,
             strands,
@@ -266,11 +268,11 @@ class Standing:
 
         The results are triples: index in ``arcs``, slot, and a loss that causes the move.
         """
-        routes = self.routes
         place, slot = self.spares(arcs)
-        turn, step = marked(routes.fates.take(slot, axis=0) == MOVED)
-        slot = slot[turn]
-        return place[turn], slot, routes.losses[slot, step]
+        moves = self.routes.moves.take(slot, axis=0)
+        there = np.flatnonzero(moves != NONE)
+        of = there // max(moves.shape[1], 1)
+        return place[of], slot[of], moves.ravel()[there]
 
     def total(self, value: Floats, place: Ints, slot: Ints, count: int) -> Floats:
         """Add up values of paths in each place, as loads add up: a job's largest phase counts.

@@ -14,7 +14,8 @@ import numpy as np
 
 from heddle_controller.model.arrays import NONE, Floats, Ints, distinct, starts
 from heddle_controller.solve.losses.moves import LOSS_KINDS, UNTOUCHED
-from heddle_controller.solve.losses.screen import SLACK, LossScreen
+from heddle_controller.solve.losses.peaks import SLACK
+from heddle_controller.solve.losses.screen import LossScreen
 
 FIRST_ARCS = 4
 """Number of arcs in the first batch."""
@@ -48,9 +49,6 @@ class Suspects:
 
     def __init__(self, screen: LossScreen) -> None:
         self.screen, self.losses = screen, screen.standing.losses
-        self.capacity = self.losses.fabric.structure.capacity
-        self._used, self._slow = screen.used, screen.slow
-        self._aside: list[tuple[Ints, Floats, Floats]] = []
         self._batch = FIRST_ARCS
         none = np.empty(0, dtype=np.int64)
         self.loss, self.arc, self.used = none, none, np.empty(0)
@@ -62,19 +60,19 @@ class Suspects:
 
     def __exit__(self, *_: object) -> None:
         """Give the screen the bounds of the examined arcs back."""
-        for arcs, used, slow in self._aside:
-            self._used[:, arcs], self._slow[:, arcs] = used, slow
+        for bounds in (self.screen.now, self.screen.used, self.screen.slow):
+            bounds.show()
 
     def fullest(self, kind: int) -> float:
         """Return the utilisation that no arc not yet examined exceeds after a loss of a kind."""
-        return float(self._used[kind].max())
+        return self.screen.used.most(kind)
 
     def slowest(self, kind: int) -> float:
         """Return the part of its demand that any flow gets at least after a loss of a kind.
 
         This holds for flows that only arcs not yet examined slow down.
         """
-        return 1 / max(float(self._slow[kind].max()), 1.0)
+        return 1 / max(self.screen.slow.most(kind), 1.0)
 
     def look(self, fullest: list[int], slowest: list[int]) -> Look:
         """Examine the next arcs, more with each call.
@@ -82,26 +80,17 @@ class Suspects:
         They are those with the greatest bounds on utilisation for the kinds ``fullest``, and on
         slowing down flows for the kinds ``slowest``.
         """
-        bounds = [self._used[kind] for kind in fullest] + [self._slow[kind] for kind in slowest]
-        arcs = distinct(np.concatenate([_greatest(one, self._batch) for one in bounds]))
+        used, slow = self.screen.used, self.screen.slow
+        wanted = [used.greatest(kind, self._batch) for kind in fullest]
+        wanted += [slow.greatest(kind, self._batch) for kind in slowest]
+        arcs = distinct(np.concatenate(wanted))
         self._batch *= GROWTH
-        self._aside.append((arcs, self._used[:, arcs], self._slow[:, arcs]))
-        self._used[:, arcs], self._slow[:, arcs] = 0.0, 0.0
+        used.hide(arcs)
+        slow.hide(arcs)
         look = looked(self.screen, *pairs_on(self.screen, arcs))
         self.loss, self.arc = np.append(self.loss, look.loss), np.append(self.arc, look.arc)
         self.used = np.append(self.used, look.used)
         return look
-
-
-def _greatest(bound: Floats, count: int) -> Ints:
-    """Return the indices of the ``count`` greatest bounds above 0.
-
-    If at least ``count`` bounds share the maximum, return the first of these.
-    """
-    found = np.flatnonzero(bound >= bound.max() * (1 - SLACK))[:count]
-    if len(found) < count < len(bound):
-        found = np.argpartition(bound, -count)[-count:]
-    return found[bound[found] > 0]
 
 
 def looked(screen: LossScreen, loss: Ints, arc: Ints) -> Look:
@@ -174,20 +163,20 @@ def idle_losses(screen: LossScreen, arcs: Ints, turned: Ints) -> Ints:
 def left_at_least(screen: LossScreen) -> Floats:
     """Return the utilisation of the fullest arc after any loss, without backups, shape (kinds,)."""
     losses, capacity = screen.standing.losses, screen.standing.plan.fabric.structure.capacity
-    bound, none = screen.gbps / capacity, np.empty(0, dtype=np.int64)
-    found, batch = np.zeros(len(LOSS_KINDS)), 1
-    while bound.max(initial=0.0) > found.min():
-        arcs = np.sort(_greatest(bound, batch))
+    found, batch, none = np.zeros(len(LOSS_KINDS)), 1, np.empty(0, dtype=np.int64)
+    while screen.now.most(0) > found.min():
+        arcs = np.sort(screen.now.greatest(0, batch))
+        (bound,), batch = screen.now.hide(arcs), batch * GROWTH
         idle = idle_losses(screen, arcs, none)
         for kind in range(len(LOSS_KINDS)):
             calm = idle[:, kind] != NONE
-            found[kind] = max(found[kind], bound[arcs[calm]].max(initial=0.0))
+            found[kind] = max(found[kind], bound[calm].max(initial=0.0))
             if not calm.all():
                 served, rest = losses.of_kind(kind), arcs[~calm]
                 loss, arc = np.tile(served, len(rest)), np.repeat(rest, len(served))
                 others = _without_broken(screen, loss, arc) / capacity[arc]
                 found[kind] = max(found[kind], others.max(initial=0.0))
-        bound[arcs], batch = 0.0, batch * GROWTH
+    screen.now.show()
     return found
 
 

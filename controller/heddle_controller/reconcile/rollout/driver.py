@@ -288,9 +288,10 @@ class Rollout:
             if supersedes(session.highest_epoch, self._epoch, followed=followed):
                 raise Superseded(session, session.highest_epoch)
         gone = [sent.step for sent in self._presence.orphaned() if not sent.obsolete]
+        asking = question(ledger, self._epoch)  # one for all, as there may be thousands
         for session in new:
             if asked_of(session, self._epoch):
-                self._push(session, None, question(ledger, self._epoch), now)
+                self._push(session, None, asking, now)
         orphans = [step for step in gone if step is not None]
         met = [HeldState(session) for session in new if not asked_of(session, self._epoch)]
         return replace(heard, orphans=orphans, met=met)
@@ -315,9 +316,9 @@ class Rollout:
 
     def _ask(self, ledger: Ledger, sessions: Sequence[AgentSession]) -> None:
         """Ask agents for every entry that their switches hold."""
-        now = self._clock.monotonic()
+        now, asking = self._clock.monotonic(), question(ledger, self._epoch, entries=True)
         for session in sessions:
-            self._push(session, None, question(ledger, self._epoch, entries=True), now)
+            self._push(session, None, asking, now)
 
     async def _send(self, pushes: Sequence[tuple[Step, Push]]) -> None:
         """Hand the pushes over, no faster than their sessions take them: there may be thousands.

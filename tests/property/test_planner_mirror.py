@@ -177,6 +177,18 @@ def test_plans_that_come_through_the_pipe_are_those_of_a_planner_at_hand() -> No
                 near, here = far.planned.plan, direct.planned.plan
 
 
+@pytest.mark.parametrize("rows", [0, 3, 9000])
+def test_arrays_come_through_with_the_types_that_numpy_knows(rows: int) -> None:
+    """Arrays arrive unchanged, of the very types that numpy has fast loops for."""
+    wide = np.arange(6 * rows, dtype=np.int64).reshape(rows, 6)
+    sent = [wide, wide[:, ::2], wide.T, wide / 7, wide > 3, wide.astype(np.int8), wide.astype(str)]
+    for one, other in zip(sent, through(sent), strict=True):
+        assert one.dtype == other.dtype
+        assert np.array_equal(one, other)
+        if one.dtype.kind != "U" and one.flags.c_contiguous:
+            assert other.dtype is np.dtype(one.dtype.type)
+
+
 def test_what_is_large_is_shared_and_cannot_be_written() -> None:
     """A large array is shared between both ends and cannot be written."""
     large, small = np.arange(100_000), np.arange(10)

@@ -31,7 +31,8 @@ from __future__ import annotations
 
 from heddle_controller.solve.assignment import Assignment, merged_chunks
 from heddle_controller.solve.candidates import Candidates
-from heddle_controller.solve.fairness.hill_climb import climb, is_small
+from heddle_controller.solve.fairness.hill_climb import climb
+from heddle_controller.solve.fairness.placements import is_small
 from heddle_controller.solve.fairness.qp_swap import QpSwaps
 from heddle_controller.solve.fairness.regroup import regroup
 from heddle_controller.solve.fairness.sharing import Shares

@@ -17,25 +17,15 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
 
 import numpy as np
 
-from heddle_controller.model.arrays import NONE, Bools, Floats, Ints, distinct
-from heddle_controller.model.flows import ANY_PHASE
-from heddle_controller.solve.assignment import Assignment
-from heddle_controller.solve.fairness.filling import Filling
-from heddle_controller.solve.phases import phased_jobs
-from heddle_controller.solve.search.qp_groups import QpGroup, put_in_numbers
+from heddle_controller.model.arrays import NONE, Bools, Floats, Ints
+from heddle_controller.solve.fairness.placements import MOST_USES, Placements, is_small
 from heddle_controller.solve.search.search import Search
 
-MOST_USES = 2_000
-"""Number of arcs on all paths together above which a case is not small."""
 EFFORT = 500_000
 """Uses of arcs looked at in all. It is a count, not a time, so that plans are reproducible."""
-FEW_USES = 200
-"""Number of arcs on all paths together up to which rates are computed over empty paths, too."""
 _AT_ONCE = 64
 """Moves tried together."""
 SLOW = 3
@@ -62,99 +52,33 @@ Move = tuple[int, int, int]
 """A move of QPs: the old path, the new path, and how many QPs."""
 
 
-@dataclass(slots=True)
-class _Paths:
-    """Candidate paths of all flows that have one, one flow after another."""
-
-    flow: list[int] = field(default_factory=list)
-    arcs: list[Ints] = field(default_factory=list)
-    """Arcs of each path from NIC to NIC."""
-    inner: list[Ints] = field(default_factory=list)
-    """Arcs of each path between its terminals."""
-    count: list[int] = field(default_factory=list)
-    """QPs on each path."""
-
-
-def is_small(assignment: Assignment) -> bool:
-    """Whether a case may be small: it has at most ``MOST_USES`` chunks, each using an arc."""
-    return len(assignment.flow) <= MOST_USES
-
-
 def climb(search: Search) -> bool:
     """Move QPs while the sorted values of all flows rise; return whether anything was moved."""
     if not is_small(search.assignment):
         return False
     moved, known = False, 0
     for longer in (False, True):  # longer ways only where the others leave something to gain
-        paths = _paths_of(search, longer=longer)
+        paths = Placements(search, longer=longer)
         if len(paths.flow) <= known or sum(map(len, paths.arcs)) > MOST_USES:
             break
         known = len(paths.flow)
         climber = _HillClimb(search, paths)
-        climber.run()
-        moved |= climber.put_in_place()
+        moved |= paths.put_in_place(climber.run())
         if not climber.could_gain():
             break
     return moved
 
 
-def _paths_of(search: Search, *, longer: bool) -> _Paths:
-    assignment, network = search.assignment, search.assignment.network
-    flows, found = assignment.flows, _Paths()
-    chunks: dict[int, list[int]] = {}
-    for chunk, flow in enumerate(assignment.flow):
-        chunks.setdefault(flow, []).append(chunk)
-    uses = 0
-    for flow in sorted(chunks):
-        out, into = network.nic_arc[[flows.source[flow], flows.destination[flow]]].tolist()
-        before = np.array([out] * (out != NONE), dtype=np.int64)
-        after = np.array([into ^ 1] * (into != NONE), dtype=np.int64)
-        found_ways = (search.chains.with_longer if longer else search.chains.paths)(flow)
-        ways = [search.chains.trimmed(path) for path in found_ways]
-        if not ways:
-            continue
-        rows = {way.tobytes(): row for row, way in enumerate(ways)}
-        count = [0] * len(ways)
-        for chunk in chunks[flow]:
-            way = assignment.path[chunk]
-            row = rows.setdefault(way.tobytes(), len(ways))
-            if row == len(ways):
-                ways.append(way)
-                count.append(0)
-            count[row] += assignment.qps(chunk)
-        found.flow += [flow] * len(ways)
-        found.inner += ways
-        found.arcs += [np.concatenate([before, way, after]) for way in ways]
-        found.count += count
-        uses += sum(map(len, ways))
-        if uses > MOST_USES:
-            break
-    return found
-
-
 class _HillClimb:
     """Improves the placement of QPs on candidate paths, beginning with the current one."""
 
-    def __init__(self, search: Search, paths: _Paths) -> None:
+    def __init__(self, search: Search, paths: Placements) -> None:
         self._search, self._paths = search, paths
-        assignment = search.assignment
-        flows = assignment.flows
-        self._capacity = assignment.network.fabric.structure.capacity
-        self._flow = np.array(paths.flow, dtype=np.int64)
-        self._first = np.flatnonzero(np.diff(self._flow, prepend=NONE))
-        self._last = np.append(self._first[1:], len(self._flow))
-        self._of_flow = np.repeat(np.arange(len(self._first)), self._last - self._first)
-        self._unit: Floats = assignment.unit[self._flow]
-        self._per_rate: Floats = 1 / (flows.gbps * flows.weight)[self._flow]
-        turns = np.isin(flows.job, phased_jobs(flows)) & (flows.phase != ANY_PHASE)
-        self._job = np.where(turns, flows.job, NONE)[self._flow]
-        self._phase = np.where(turns, flows.phase, NONE)[self._flow]
-        self._best: Floats = 1 / flows.weight[self._flow[self._first]]
+        flows = search.assignment.flows
+        self._best: Floats = 1 / flows.weight[paths.flow[paths.first]]
         """The value that each flow has if it gets all it asks for."""
-        self._before = np.array(paths.count, dtype=np.int64)
-        self._counts = self._before.copy()
+        self._counts = paths.counts.copy()
         self._effort = EFFORT
-        self._uses = sum(map(len, paths.arcs))
         self._cost = sum(len(paths.arcs[path]) for path in np.flatnonzero(self._counts).tolist())
         """Approximate number of uses of arcs in a placement."""
         self._sets = [frozenset(path.tolist()) for path in paths.arcs]
@@ -164,39 +88,35 @@ class _HillClimb:
         """Utilisation of each arc in use in the current placement."""
         self._look()
         self._grain = max(1e-5 * float(self._values.min()), 1e-300)
-        self._room = (max(1.0, *self._used.values()) + _TOLERANCE) * self._capacity
+        self._room = (max(1.0, *self._used.values()) + _TOLERANCE) * paths.capacity
         """Gbit/s that each arc may carry, so that none gets fuller than the fullest is now."""
 
-    def run(self) -> None:
-        """Move QPs as long as effort is left and something is gained.
+    def run(self) -> Ints:
+        """Move QPs as long as effort is left and something is gained; return the placement.
 
         An arc may become as full as the fullest arc, but only if that helps the slowest flow.
         Otherwise it may become as full as the fullest arc of its tier.
         """
-        least, begin, of_tiers = self._sorted(self._values)[0], self._counts, self._room_in_tiers()
+        least, begin, of_tiers = (
+            self._sorted(self._values)[0],
+            self._counts,
+            self._paths.room_in_tiers(self._room),
+        )
         if self.could_gain():
             self._run()
             if self._sorted(self._values)[0] > least or self._fits(of_tiers):
-                return
+                return self._counts
             self._counts = begin
             self._look()
         self._room = of_tiers
         self._run()
-
-    def _room_in_tiers(self) -> Floats:
-        """Return the Gbit/s that each arc may carry if no tier may get a fuller arc."""
-        assignment = self._search.assignment
-        network, used = assignment.network, assignment.utilization()
-        worst = np.zeros(len(network.fabric.structure.tiers))
-        tier = network.tier[network.chosen]
-        np.maximum.at(worst, tier, used[network.chosen])
-        room = self._room.copy()
-        room[network.chosen] = (worst[tier] + _TOLERANCE) * self._capacity[network.chosen]
-        return room
+        return self._counts
 
     def _fits(self, room: Floats) -> bool:
         """Whether the current placement keeps each arc within ``room``, in Gbit/s."""
-        return all(used * self._capacity[arc] <= room[arc] for arc, used in self._used.items())
+        return all(
+            used * self._paths.capacity[arc] <= room[arc] for arc, used in self._used.items()
+        )
 
     def _run(self) -> None:
         while self._effort > 0 and not self._search.chains.deadline.passed():
@@ -222,9 +142,11 @@ class _HillClimb:
             return False
         for arc in self._hot():
             held = np.array([arc in arcs for arcs in self._sets])
-            bound = np.logical_and.reduceat(held, self._first) & (self._job[self._first] == NONE)
-            asked = (1 / self._per_rate[self._first])[bound].sum()
-            if asked * least * (1 + _WORTH) > self._capacity[arc]:
+            bound = np.logical_and.reduceat(held, self._paths.first) & (
+                self._paths.job[self._paths.first] == NONE
+            )
+            asked = (1 / self._paths.per_rate[self._paths.first])[bound].sum()
+            if asked * least * (1 + _WORTH) > self._paths.capacity[arc]:
                 return False
         return True
 
@@ -233,41 +155,10 @@ class _HillClimb:
         return np.sort(np.round(values / self._grain), axis=-1)
 
     def _look(self) -> None:
-        values, loads, arcs = self._evaluate(self._counts[None])
+        values, loads, arcs = self._paths.evaluate(self._counts[None])
         self._values = values[0]
         self._used = dict(
-            zip(arcs.tolist(), (loads[0] / self._capacity[arcs]).tolist(), strict=True)
-        )
-
-    def _evaluate(self, counts: Ints) -> tuple[Floats, Floats, Ints]:
-        """Evaluate placements, given as QPs on each path, shape (placements, paths).
-
-        Returns:
-            Value of each flow, shape (placements, flows); Gbit/s on arcs, shape (placements,
-            arcs); and which arcs these are.
-        """
-        columns = np.flatnonzero((counts > 0).any(axis=0))
-        if self._uses <= FEW_USES:
-            columns = np.arange(len(self._flow))
-        filling = self._filling if len(columns) == len(self._flow) else self._filling_of(columns)
-        some = counts[:, columns].astype(np.float64)
-        gained = filling.rates(some) * some * self._per_rate[columns]
-        first = np.flatnonzero(np.diff(self._of_flow[columns], prepend=NONE))
-        return np.add.reduceat(gained, first, axis=1), filling.loads(some), filling.arcs
-
-    @cached_property
-    def _filling(self) -> Filling:
-        """The fair rates over all paths."""
-        return self._filling_of(np.arange(len(self._flow)))
-
-    def _filling_of(self, columns: Ints) -> Filling:
-        arcs = [self._paths.arcs[column] for column in columns.tolist()]
-        return Filling(
-            (np.concatenate(arcs), np.array([len(one) for one in arcs], dtype=np.int64)),
-            self._unit[columns],
-            self._job[columns],
-            self._phase[columns],
-            self._capacity,
+            zip(arcs.tolist(), (loads[0] / self._paths.capacity[arcs]).tolist(), strict=True)
         )
 
     def _step(self, moves: list[list[Move]]) -> bool:
@@ -286,7 +177,7 @@ class _HillClimb:
                 for out, into, qps in several:
                     counts[row, out] -= qps
                     counts[row, into] += qps
-            values, loads, arcs = self._evaluate(counts)
+            values, loads, arcs = self._paths.evaluate(counts)
             fits = (loads <= self._room[arcs]).all(axis=1) & (counts >= 0).all(axis=1)
             for row in np.flatnonzero(fits).tolist():
                 found = self._sorted(values[row]).tolist()
@@ -317,7 +208,7 @@ class _HillClimb:
 
     def _held(self, flow: int) -> list[int]:
         """Return the paths of a flow that have QPs."""
-        low, high = int(self._first[flow]), int(self._last[flow])
+        low, high = int(self._paths.first[flow]), int(self._paths.last[flow])
         return (low + np.flatnonzero(self._counts[low:high])).tolist()
 
     def _elsewhere(self, path: int, arc: int) -> list[int]:
@@ -325,8 +216,8 @@ class _HillClimb:
 
         A flow that cannot avoid the arc may still leave more of it to others by using another path.
         """
-        flow = int(self._of_flow[path])
-        others = [*range(int(self._first[flow]), int(self._last[flow]))]
+        flow = int(self._paths.of_flow[path])
+        others = [*range(int(self._paths.first[flow]), int(self._paths.last[flow]))]
         others.remove(path)
         others.sort(key=lambda other: (arc in self._sets[other], self._fullest(other), other))
         return others[:_WAYS]
@@ -355,8 +246,8 @@ class _HillClimb:
 
     def _spreads(self) -> list[Ints] | None:
         """Return all ways to divide each flow's QPs among its paths; None if they are too many."""
-        sizes = np.add.reduceat(self._counts, self._first).tolist()
-        widths = (self._last - self._first).tolist()
+        sizes = np.add.reduceat(self._counts, self._paths.first).tolist()
+        widths = (self._paths.last - self._paths.first).tolist()
         many = (math.comb(qps + n - 1, n - 1) for qps, n in zip(sizes, widths, strict=True))
         if math.prod(many) > MOST_PLACES:
             return None
@@ -423,7 +314,7 @@ class _HillClimb:
 
     def _ranked(self, counts: Ints) -> tuple[Floats, Bools]:
         """Return the sorted values of each placement, and whether it keeps arcs within limits."""
-        values, loads, arcs = self._evaluate(counts)
+        values, loads, arcs = self._paths.evaluate(counts)
         fits: Bools = np.all(loads <= self._room[arcs], axis=1)
         return self._sorted(values), fits
 
@@ -432,9 +323,9 @@ class _HillClimb:
 
         In half of the placements only the shortest paths of each flow are used.
         """
-        counts = np.zeros((WALKERS - WALKERS // 2, len(self._flow)), dtype=np.int64)
+        counts = np.zeros((WALKERS - WALKERS // 2, len(self._paths.flow)), dtype=np.int64)
         length = np.array([len(path) for path in self._paths.arcs], dtype=np.int64)
-        for low, high in zip(self._first.tolist(), self._last.tolist(), strict=True):
+        for low, high in zip(self._paths.first.tolist(), self._paths.last.tolist(), strict=True):
             qps, every = int(self._counts[low:high].sum()), np.arange(low, high)
             short = low + np.flatnonzero(length[low:high] == length[low:high].min())
             for begin, paths in enumerate((short, every)):
@@ -447,8 +338,8 @@ class _HillClimb:
         """Return each placement with QPs of one to three flows moved to a random path."""
         changed, rows = counts.copy(), np.arange(len(counts))
         for turn in range(3):
-            flow = random.integers(len(self._first), size=len(counts))
-            own = self._of_flow == flow[:, None]
+            flow = random.integers(len(self._paths.first), size=len(counts))
+            own = self._paths.of_flow == flow[:, None]
             out = (random.random(counts.shape) * (own & (changed > 0))).argmax(axis=1)
             into = (random.random(counts.shape) * own).argmax(axis=1)
             most = changed[rows, out]
@@ -457,19 +348,6 @@ class _HillClimb:
             changed[rows, out] -= size
             changed[rows, into] += size
         return changed
-
-    def put_in_place(self) -> bool:
-        """Move chunks in the assignment to match the placement; return whether any flow changed."""
-        assignment = self._search.assignment
-        changed = distinct(self._of_flow[self._counts != self._before]).tolist()
-        for flow in changed:
-            low, high = int(self._first[flow]), int(self._last[flow])
-            row = int(self._flow[low])
-            chunks = [c for c, of in enumerate(assignment.flow) if of == row]
-            inner = self._paths.inner[low:high]
-            group = QpGroup(chunks, _padded(assignment, inner), float(self._unit[low]))
-            put_in_numbers(self._search, group, self._counts[low:high])
-        return bool(changed)
 
 
 def _divided(qps: int, paths: int) -> Ints:
@@ -490,12 +368,6 @@ def _places(numbers: Ints, sizes: Sequence[int]) -> list[Ints]:
         numbers, row = np.divmod(numbers, size)
         found.append(row)
     return found[::-1]
-
-
-def _padded(assignment: Assignment, paths: list[Ints]) -> Ints:
-    width = max(map(len, paths))
-    pad = assignment.network.pad
-    return np.stack([np.pad(path, (0, width - len(path)), constant_values=pad) for path in paths])
 
 
 def _above(first: Floats, second: Floats) -> Bools:

@@ -8,8 +8,10 @@
    relaxation also proves a better bound. The better of the two plans stays.
 3. Where no link is overloaded, QPs are spread further to leave room (``headroom``), if tables
    hold the entries. Where links stay overloaded, flows exchange QPs until the slowest flow is as
-   fast as equal loads allow (``fairness``). Ties go to the flow that sends more bytes. Then
-   victims of incasts move away from them where that costs nothing (``victims``).
+   fast as equal loads allow (``fairness``). Ties go to the flow that sends more bytes. In small
+   cases, one of the plans that are equally fair is chosen by how soon jobs end in queues
+   (``fairness.queue_search``). Then victims of incasts move away from them where that costs
+   nothing (``victims``).
 4. Where tables have no room to split flows, or switches cannot tell flows apart, these flows are
    tied to one path (``tables.needs``) and planned again. What then still exceeds a table is left
    to the underlay (``tables.fit``).
@@ -45,6 +47,7 @@ from heddle_controller.solve.bounds.relaxation import power_of_two
 from heddle_controller.solve.candidates import Candidates
 from heddle_controller.solve.colouring.planes import Planes
 from heddle_controller.solve.fairness.balance import even
+from heddle_controller.solve.fairness.queue_search import shortened
 from heddle_controller.solve.fairness.sharing import Shares
 from heddle_controller.solve.headroom import with_headroom
 from heddle_controller.solve.network import Network, attached
@@ -122,7 +125,7 @@ def _solved(
     steps: list[_Step] = (
         [with_headroom, _fairest] if options.objective == "headroom" else [_fairest]
     )
-    steps.append(with_victims_apart)
+    steps += [_soonest, with_victims_apart]
     candidates = Candidates(network, options.candidate_limit)
     planes = Planes(network) if network.tiered else None
 
@@ -165,6 +168,11 @@ def _solved(
 def _fairest(problem: PlanningProblem, assignment: Assignment) -> Assignment | None:
     """Return the assignment with a faster slowest flow, or None; see ``fairness.balance``."""
     return even(_by_bytes(assignment), problem.candidates, problem.target(), problem.deadline)
+
+
+def _soonest(problem: PlanningProblem, assignment: Assignment) -> Assignment | None:
+    """Return the assignment with jobs that end sooner in queues, or None; see ``queue_search``."""
+    return shortened(assignment, problem.candidates, problem.target(), problem.deadline)
 
 
 def _by_bytes(assignment: Assignment) -> Assignment:

@@ -197,6 +197,11 @@ def inner_paths(flow: Ints, first_qp: Ints, last_qp: Ints, ways: Sequence[Ints])
     return Paths(flow, first_qp, last_qp, first, arcs)
 
 
+def arcs_of_chunks(assignment: Assignment) -> list[list[int]]:
+    """Return the arcs of each chunk of an assignment."""
+    return [assignment.path[chunk].tolist() for chunk in range(len(assignment.flow))]
+
+
 def chunks_of(assignment: Assignment) -> Paths:
     """Return all chunks of an assignment as paths, sorted by flow and QP."""
     flow, first, last = (

@@ -38,6 +38,25 @@ class MoveRecord:
     """The chunk that this one was cut off from; None if this one was moved."""
 
 
+class _Ways(dict[int, Ints]):
+    """Arcs by chunk. Those of chunks as they were loaded are found when they are asked for."""
+
+    def __init__(self, loaded: Paths) -> None:
+        super().__init__()
+        self._loaded = loaded
+        self._first: list[int] = loaded.first.tolist()
+
+    def __missing__(self, chunk: int) -> Ints:
+        return self._loaded.arcs[self._first[chunk] : self._first[chunk + 1]]
+
+    def copy(self) -> _Ways:
+        """Return a copy that changes independently."""
+        other = _Ways(no_paths())
+        other._loaded, other._first = self._loaded, self._first
+        other.update(self)
+        return other
+
+
 class Assignment:
     """Which chunk uses which arcs, and the load that results."""
 
@@ -55,6 +74,8 @@ class Assignment:
         self._shared: set[int] = set()
         """Jobs whose table belongs to another assignment, too. It is copied before it changes."""
         self._loaded = no_paths()
+        self.path = _Ways(self._loaded)
+        """Arcs of each chunk. It holds those of chunks that changed since loading."""
         self._members: dict[int, list[int]] = {}
         """Chunks, ascending, on each arc whose chunks changed after they were loaded or put in."""
         self._own: set[int] = set()
@@ -64,12 +85,6 @@ class Assignment:
         """Chunks that were moved or made since loading."""
         self.journal: list[MoveRecord] = []
         """Changes that ``roll_back`` can undo. Clear it before a trial."""
-
-    @cached_property
-    def path(self) -> list[Ints]:
-        """Arcs of each chunk, as a list made on first use: many plans never change a path."""
-        arcs = self._loaded.arcs
-        return [arcs[low:high] for low, high in pairwise(self._loaded.first.tolist())]
 
     @cached_property
     def _base(self) -> tuple[tuple[Ints, Ints], tuple[Ints, Ints]]:
@@ -84,11 +99,31 @@ class Assignment:
 
     def prepare(self) -> None:
         """Build indexes now, so that the first change is as quick as later ones."""
-        _ = self.path, self._base
+        _ = self._base
 
-    def unchanged(self) -> Paths | None:
-        """Return all chunks as they were loaded; None once one may have changed."""
-        return None if "path" in vars(self) else self._loaded
+    def chunks(self) -> Paths:
+        """Return all chunks with their paths between terminals, row for row."""
+        loaded = self._loaded
+        if not self.path:
+            return loaded
+        rows = sorted(self.path)
+        ways = [self.path[row] for row in rows]
+        known = np.ones(len(self.flow), dtype=np.bool_)
+        known[rows] = False
+        lengths = _patched(np.diff(loaded.first), rows, [len(way) for way in ways], len(known))
+        flow, first_qp, last_qp = (
+            _patched(before, rows, [column[row] for row in rows], len(known))
+            for before, column in (
+                (loaded.flow, self.flow),
+                (loaded.first_qp, self.first_qp),
+                (loaded.last_qp, self.last_qp),
+            )
+        )
+        stays = np.repeat(known, lengths)
+        arcs = np.empty(len(stays), dtype=np.int64)
+        arcs[stays] = loaded.arcs[np.repeat(known[: len(loaded)], np.diff(loaded.first))]
+        arcs[~stays] = concatenated(ways)
+        return Paths(flow, first_qp, last_qp, starts(lengths), arcs)
 
     def copy(self) -> Assignment:
         """Return another assignment with the same chunks and loads; each changes independently.
@@ -107,7 +142,7 @@ class Assignment:
         """Load many chunks with paths between terminals at once, into an empty assignment."""
         self.flow, self.first_qp = inner.flow.tolist(), inner.first_qp.tolist()
         self.last_qp = inner.last_qp.tolist()
-        self._loaded = inner
+        self._loaded, self.path = inner, _Ways(inner)
         self._take_load(inner)
 
     def _take_load(self, inner: Paths) -> None:
@@ -246,7 +281,7 @@ class Assignment:
         self.flow.append(flow)
         self.first_qp.append(first_qp)
         self.last_qp.append(last_qp)
-        self.path.append(np.empty(0, dtype=np.int64))
+        self.path[len(self.flow) - 1] = _NONE
         self.touched.add(len(self.flow) - 1)
         return len(self.flow) - 1
 
@@ -256,14 +291,14 @@ class Assignment:
         self.flow += flows
         self.first_qp += [0] * len(flows)
         self.last_qp += (self.flows.qps[flows] - 1).tolist()
-        self.path += [np.empty(0, dtype=np.int64)] * len(flows)
+        self.path |= dict.fromkeys(range(known, len(self.flow)), _NONE)
         self.touched.update(range(known, len(self.flow)))
 
     def split(self, chunk: int, qps: int) -> int:
         """Cut the last ``qps`` QPs off a chunk as a new chunk on the same path; return its row."""
         path, last = self.path[chunk], self.last_qp[chunk]
         piece = self.place(self.flow[chunk], last - qps + 1, last)
-        self.path[piece] = path
+        self.path[piece] = self.path[chunk] = path
         self.last_qp[chunk] = last - qps
         self.touched.add(chunk)
         self._join(piece, path)
@@ -286,8 +321,9 @@ class Assignment:
             if step.split_from is not None:
                 self.last_qp[step.split_from] = self.last_qp[step.chunk]
                 self._leave(step.chunk, step.old_path)
-                for column in (self.flow, self.first_qp, self.last_qp, self.path):
+                for column in (self.flow, self.first_qp, self.last_qp):
                     column.pop()
+                del self.path[step.chunk]
                 self.touched.discard(step.chunk)
                 continue
             flow, gbps = self.flow[step.chunk], self.gbps(step.chunk)
@@ -332,21 +368,29 @@ def merged_chunks(
     With ``renumber``, all chunks of a flow with the same path are joined and its QPs are numbered
     anew. Otherwise only neighbours in that order are joined.
     """
-    paths = assignment.unchanged() if chunks is None else None
-    if paths is None:
-        columns = (assignment.flow, assignment.first_qp, assignment.last_qp)
-        flow, first_qp, last_qp = (
-            np.array(column if chunks is None else [column[c] for c in chunks], dtype=np.int64)
-            for column in columns
-        )
-        every = assignment.path
-        ways = every if chunks is None else [every[chunk] for chunk in chunks]
-        lengths = np.array([len(way) for way in ways], dtype=np.int64)
-        paths = Paths(flow, first_qp, last_qp, starts(lengths), concatenated(ways))
+    paths = assignment.chunks() if chunks is None else _some_chunks(assignment, chunks)
     order = np.lexsort((paths.first_qp, paths.flow))
     if (order[1:] < order[:-1]).any():
         paths = paths.take(order)
     return _joined(paths, renumber=renumber)
+
+
+def _some_chunks(assignment: Assignment, chunks: list[int]) -> Paths:
+    flow, first_qp, last_qp = (
+        np.array([column[chunk] for chunk in chunks], dtype=np.int64)
+        for column in (assignment.flow, assignment.first_qp, assignment.last_qp)
+    )
+    ways = [assignment.path[chunk] for chunk in chunks]
+    lengths = np.array([len(way) for way in ways], dtype=np.int64)
+    return Paths(flow, first_qp, last_qp, starts(lengths), concatenated(ways))
+
+
+def _patched(column: Ints, rows: list[int], values: list[int], size: int) -> Ints:
+    """Return a column of ``size`` rows that has other values in some rows."""
+    patched = np.zeros(size, dtype=np.int64)
+    patched[: len(column)] = column
+    patched[rows] = values
+    return patched
 
 
 def concatenated(pieces: Sequence[Ints]) -> Ints:

@@ -44,7 +44,6 @@ class Candidates:
         self.network = network
         self.limit = limit
         self._found: dict[tuple[int, int], Ints] = {}
-        self._segments: dict[tuple[int, int], tuple[Ints, Ints]] = {}
         self._distances: dict[int, dict[int, int]] = {}
         self._onwards: dict[int, list[tuple[int, int, bool]]] = {}
 
@@ -133,8 +132,8 @@ class Candidates:
         levels, found = self.network.level, []
         low = (int(levels[source]), int(levels[destination]))
         for apex_level in range(max(low), int(NodeKind.CORE) + 1):
-            up_apex, up = self.segments(source, apex_level - low[0])
-            down_apex, down = self.segments(destination, apex_level - low[1])
+            up_apex, up = self.network.segments(source, apex_level - low[0])
+            down_apex, down = self.network.segments(destination, apex_level - low[1])
             first, second = _join(up_apex, down_apex, MOST_JOINED)
             paths = np.concatenate([up[first], down[second][:, ::-1] ^ 1], axis=1)
             found.append(self._padded(paths[self._loop_free(paths)]))
@@ -164,31 +163,12 @@ class Candidates:
         levels = self.network.level
         low = (int(levels[source]), int(levels[destination]))
         for apex_level in range(max(low), int(NodeKind.CORE) + 1):
-            up_apex, up = self.segments(source, apex_level - low[0])
-            down_apex, down = self.segments(destination, apex_level - low[1])
+            up_apex, up = self.network.segments(source, apex_level - low[0])
+            down_apex, down = self.network.segments(destination, apex_level - low[1])
             rows_up, rows_down = _join(up_apex, down_apex, self.limit)
             if len(rows_up):
                 return np.concatenate([up[rows_up], down[rows_down][:, ::-1] ^ 1], axis=1)
         return np.empty((0, 0), dtype=np.int64)
-
-    def segments(self, node: int, height: int) -> tuple[Ints, Ints]:
-        """Return all segments up from a node by ``height`` tiers: apexes, ascending, and arcs."""
-        key = (node, height)
-        found = self._segments.get(key)
-        if found is None:
-            found = self._segments[key] = self._climb(node, height)
-        return found
-
-    def _climb(self, node: int, height: int) -> tuple[Ints, Ints]:
-        if height == 0:
-            return np.array([node], dtype=np.int64), np.empty((1, 0), dtype=np.int64)
-        below, arcs = self.segments(node, height - 1)
-        ups = [self.network.up(int(n)) for n in below]
-        last = np.concatenate([*ups, np.empty(0, dtype=np.int64)])
-        rows = np.repeat(np.arange(len(below)), [len(u) for u in ups])
-        apex = self.network.head[last]
-        order = np.argsort(apex, kind="stable")
-        return apex[order], np.concatenate([arcs[rows], last[:, None]], axis=1)[order]
 
     def _by_hops(self, source: int, destination: int) -> Ints:
         distance = self._distance_to(destination)

@@ -46,11 +46,12 @@ class Network:
         """Node at which path choice begins for each node; ``NONE`` for a NIC without a usable
         link."""
         self.nic_arc, self.uplinks, self.terminal = _attachment(self)
+        self.known_segments: dict[tuple[int, int], tuple[Ints, Ints]] = {}
 
     def with_states(self, fabric: Fabric) -> Network:
         """Return the network of the same fabric after links changed."""
         other = copy(self)
-        other.fabric, other.usable = fabric, fabric.plannable
+        other.fabric, other.usable, other.known_segments = fabric, fabric.plannable, {}
         changed = np.flatnonzero(other.usable != self.usable)
         if (self.level[self.tail[changed]] == NodeKind.NIC).any():
             other.nic_arc, other.uplinks, other.terminal = _attachment(other)
@@ -119,6 +120,27 @@ class Network:
         arcs = self.out(node)
         rising: Ints = arcs[self.level[self.head[arcs]] > self.level[node]]
         return rising
+
+    def segments(self, node: int, height: int) -> tuple[Ints, Ints]:
+        """Return all ways up from a node by ``height`` tiers, found when they are first needed.
+
+        These are the nodes that they reach, ascending, and their arcs, shape (ways, height).
+        """
+        found = self.known_segments.get((node, height))
+        if found is None:
+            found = self.known_segments[node, height] = self._climb(node, height)
+        return found
+
+    def _climb(self, node: int, height: int) -> tuple[Ints, Ints]:
+        if height == 0:
+            return np.array([node], dtype=np.int64), np.empty((1, 0), dtype=np.int64)
+        below, arcs = self.segments(node, height - 1)
+        ups = [self.up(int(n)) for n in below]
+        last = np.concatenate([*ups, np.empty(0, dtype=np.int64)])
+        rows = np.repeat(np.arange(len(below)), [len(u) for u in ups])
+        apex = self.head[last]
+        order = np.argsort(apex, kind="stable")
+        return apex[order], np.concatenate([arcs[rows], last[:, None]], axis=1)[order]
 
 
 def _attachment(network: Network) -> tuple[Ints, Ints, Ints]:

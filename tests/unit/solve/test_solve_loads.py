@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from random import Random
 
 import numpy as np
@@ -13,7 +14,7 @@ from heddle_controller.model.plan import arc_loads
 from heddle_controller.solve.assignment import Assignment
 from heddle_controller.solve.candidates import Candidates
 from heddle_controller.solve.network import Network
-from tests.support.solve_checks import chunks_of, inner_paths
+from tests.support.solve_checks import arcs_of_chunks, chunks_of, inner_paths
 from tests.support.solve_fabrics import KINDS
 from tests.support.solve_flows import any_flows, flows_of
 
@@ -60,7 +61,7 @@ class Desk:
         for chunk in range(len(assignment.flow)):
             if self.rng.random() < 0.3:
                 assignment.move(chunk, nowhere)
-        bare = [chunk for chunk, path in enumerate(assignment.path) if not len(path)]
+        bare = [chunk for chunk, way in enumerate(arcs_of_chunks(assignment)) if not way]
         ways = [self.path(assignment.flow[chunk]) for chunk in bare]
         columns = (assignment.flow, assignment.first_qp, assignment.last_qp)
         flow, first, last = (
@@ -79,7 +80,11 @@ class Desk:
             assignment.move(chunk, self.path(assignment.flow[chunk]))
 
     def check(self) -> None:
-        """Assert that loads follow the rule and that the padding carries nothing."""
+        """Assert that loads follow the rule, the padding is empty, and all chunks are told."""
+        told, a = self.assignment.chunks(), self.assignment
+        ways = [told.arcs[low:high].tolist() for low, high in pairwise(told.first.tolist())]
+        columns = [column.tolist() for column in (told.flow, told.first_qp, told.last_qp)]
+        assert (ways, columns) == (arcs_of_chunks(a), [a.flow, a.first_qp, a.last_qp])
         assert np.allclose(self.assignment.load[:-1], self.expected(), rtol=0, atol=1e-6)
         assert self.assignment.load[-1] == 0.0
 
@@ -91,8 +96,7 @@ class Desk:
     def state(self) -> State:
         """Everything that a roll-back has to restore."""
         a = self.assignment
-        paths = [path.tolist() for path in a.path]
-        return [*a.flow], [*a.first_qp], [*a.last_qp], paths, a.load.tolist()
+        return [*a.flow], [*a.first_qp], [*a.last_qp], arcs_of_chunks(a), a.load.tolist()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -137,8 +141,9 @@ def test_members_of_an_arc_are_those_that_use_it(seed: int) -> None:
         desk.shuffle(10)
         if turn == 1:
             desk.assignment.roll_back(len(desk.assignment.journal) // 2)
+        ways = arcs_of_chunks(desk.assignment)
         for arc in range(desk.network.arc_count):
-            held = [c for c, path in enumerate(desk.assignment.path) if arc in path.tolist()]
+            held = [chunk for chunk, way in enumerate(ways) if arc in way]
             assert desk.assignment.members(arc) == held
 
 
@@ -153,8 +158,9 @@ def test_members_follow_chunks_that_are_put_in_at_once(seed: int) -> None:
         desk.put_in_again()
         desk.shuffle(turn % 3)
         desk.check()
+        ways = arcs_of_chunks(desk.assignment)
         for arc in range(desk.network.arc_count):
-            held = [c for c, path in enumerate(desk.assignment.path) if arc in path.tolist()]
+            held = [chunk for chunk, way in enumerate(ways) if arc in way]
             assert desk.assignment.members(arc) == held
         if turn == 3:  # the first assignment does not change any more
             kept = [first.members(arc) for arc in range(desk.network.arc_count)]

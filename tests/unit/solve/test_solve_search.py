@@ -20,7 +20,7 @@ from heddle_controller.solve.search.chains import SearchLimits
 from heddle_controller.solve.search.search import LoadTarget, Search
 from heddle_emulator.topology import clos
 from tests.support.depth import examples
-from tests.support.solve_checks import between_switches, chunks_of
+from tests.support.solve_checks import arcs_of_chunks, between_switches, chunks_of
 from tests.support.solve_fabrics import EACH, KINDS, SEEDS, frayed
 from tests.support.solve_flows import any_flows, flows_of, permutations
 from tests.support.solve_reference import least_over_paths
@@ -137,9 +137,9 @@ def test_what_is_at_its_target_is_left_alone() -> None:
     flows = permutations(fabric, rng, 2)
     worst = Trial(fabric, flows, Random(6)).worst()
     trial = Trial(fabric, flows, Random(6), bound=worst)
-    before = [path.tolist() for path in trial.assignment.path]
+    before = arcs_of_chunks(trial.assignment)
     trial.search.run()
-    assert [path.tolist() for path in trial.assignment.path] == before
+    assert arcs_of_chunks(trial.assignment) == before
 
 
 def test_two_flows_on_one_link_part() -> None:

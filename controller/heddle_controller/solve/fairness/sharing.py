@@ -83,16 +83,15 @@ class Shares:
     def _uses(self) -> tuple[Ints, Ints]:
         """Return chunk and arc of every use of an arc, including arcs of NICs."""
         network, flows = self._assignment.network, self._assignment.flows
-        paths = self._assignment.path
-        lengths = np.fromiter(map(len, paths), dtype=np.int64, count=len(paths))
-        rows = np.arange(len(paths), dtype=np.int64)
+        paths = self._assignment.chunks()
+        lengths, rows = np.diff(paths.first), np.arange(len(paths), dtype=np.int64)
         source, destination = flows.source[self.flow], flows.destination[self.flow]
         # A chunk without arcs stays within its leaf, or has no path and uses nothing.
         here = (lengths > 0) | (network.terminal[source] == network.terminal[destination])
         out = np.where(here, network.nic_arc[source], NONE)
         into = np.where(here, network.nic_arc[destination], NONE)
-        chunk = [np.repeat(rows, lengths), rows[out != NONE], rows[into != NONE]]
-        arc = [*paths, out[out != NONE], into[into != NONE] ^ 1]
+        chunk = [paths.owner(), rows[out != NONE], rows[into != NONE]]
+        arc = [paths.arcs, out[out != NONE], into[into != NONE] ^ 1]
         return np.concatenate(chunk), np.concatenate(arc)
 
     def _fill(self) -> None:

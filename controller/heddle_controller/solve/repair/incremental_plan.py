@@ -212,7 +212,8 @@ class IncrementalPlan:
             or self.network.terminal is not self._terminal
             or not np.array_equal(fabric.effective, known.fabric.effective)
             or attached(self.network, known.flows, np.flatnonzero(~self._routed)).any()
-            or not self._may_follow(flows)
+            or not flows.begins_with(known.flows)
+            or short_of_ports(flows).any()
         ):
             return None
         come = np.arange(len(known.flows), len(flows), dtype=np.int64)

@@ -11,7 +11,6 @@ the web page and all streams, let calls in progress finish within the drain time
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import os
 import secrets
@@ -407,5 +406,4 @@ def serve(**given: str | None) -> None:
         click.echo(clean(f"error: {error}"), err=True)  # noqa: TID251
         sys.exit(_REFUSED)
     configure_logs(settings.log_level, settings.log_format)
-    gc.freeze()  # imported objects live for ever, and a full collection holds up everything
     _leave(asyncio.new_event_loop().run_until_complete(_until_signalled(settings)))

@@ -21,7 +21,7 @@ from heddle_controller.model.plan import arc_loads
 from heddle_controller.solve.assignment import Assignment, exported_paths
 from heddle_controller.solve.candidates import Candidates
 from heddle_controller.solve.fairness.placements import MOST_USES, Placements, is_small
-from heddle_controller.solve.fairness.queues import COARSE, FINE, LosslessQueues
+from heddle_controller.solve.fairness.queues import COARSE_PLAY, FINE_PLAY, LosslessQueues
 from heddle_controller.solve.options import Deadline
 from heddle_controller.solve.phases import phased_jobs
 from heddle_controller.solve.search.search import LoadTarget, Search
@@ -36,6 +36,9 @@ _PLAYED, _KEPT = 64, 8
 _EFFORT = 4_000_000
 """Uses of arcs times steps played in all, some 0.1 s. It is a count, not a time, so that plans are
 reproducible."""
+_SLOW = 3.0
+"""Most time that a plan may take, as a multiple of what its fullest link needs. Plans beyond it are
+left as they are: their links pause each other in a circle."""
 _WORTH = 0.01
 """Relative gain below which nothing is moved. Packets are not told apart more finely."""
 _TOLERANCE = 1e-6
@@ -82,8 +85,8 @@ class _QueueSearch:
         self._job_starts = starts(counts)[:-1]
         self._slowest = self._least(paths.counts[None])[0] * (1 - _TOLERANCE)
         """Least value of each job's flows."""
-        self._coarse = LosslessQueues(paths, jobs, used, COARSE)
-        self._fine = LosslessQueues(paths, jobs, used, FINE)
+        self._coarse = LosslessQueues(paths, jobs, used, COARSE_PLAY)
+        self._fine = LosslessQueues(paths, jobs, used, FINE_PLAY)
 
     def _least(self, counts: Ints) -> Floats:
         """Return the least value of each job's flows, shape (placements, jobs)."""
@@ -93,8 +96,10 @@ class _QueueSearch:
 
     def run(self, deadline: Deadline) -> Ints:
         """Return the best placement found; it is the current one unless another is worth it."""
-        best = self._paths.counts[None]
-        ends = self._coarse.ends(best)
+        best: Ints = self._paths.counts[None]
+        ends = self._coarse.ends(best, self._coarse.least * _SLOW)
+        if np.isinf(ends).any():
+            return self._paths.counts
         limit, effort, vain = ends[0], float(_EFFORT), 0
         most, known = float(limit.max()), {best.tobytes()}
         for _ in range(_ROUNDS):
@@ -110,12 +115,14 @@ class _QueueSearch:
             order = np.argsort(found.sum(axis=1), kind="stable")[:_KEPT]
             vain = 0 if found[order[0]].sum() < ends[0].sum() else vain + 1
             best, ends = best[order], found[order]
-        return self._worthy(best) if len(best) > 1 else best[0]
+        return self._worthy(best) if len(best) > 1 else self._paths.counts
 
     def _worthy(self, best: Ints) -> Ints:
         """Return the best of some placements in fine steps, if that is worth it."""
         current = self._paths.counts
-        limit = self._fine.ends(current[None])[0]
+        limit = self._fine.ends(current[None], self._fine.least * _SLOW)[0]
+        if np.isinf(limit).any():
+            return current
         ends = self._fine.ends(best, float(limit.max()))
         ends[(ends > limit).any(axis=1)] = np.inf
         sums = ends.sum(axis=1)

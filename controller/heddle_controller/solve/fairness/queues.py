@@ -17,7 +17,7 @@ import numpy as np
 from heddle_controller.model.arrays import Floats, Ints, numbered, ranges
 from heddle_controller.solve.fairness.placements import Placements
 
-COARSE, FINE = 40.0, 100.0
+COARSE_PLAY, FINE_PLAY = 40.0, 100.0
 """Steps that the fastest link needs for what it may be asked for: enough to rank placements, and to
 tell whether the best one is worth it."""
 _FULLEST = 7.5
@@ -40,7 +40,7 @@ class LosslessQueues:
             paths: The paths.
             jobs: Job of each path.
             used: Utilisation of the fullest arc, in all placements.
-            message: ``COARSE`` or ``FINE``.
+            message: ``COARSE_PLAY`` or ``FINE_PLAY``.
         """
         crossed = np.concatenate(paths.arcs)
         self.arc, at = numbered(crossed)
@@ -64,12 +64,15 @@ class LosslessQueues:
         uses: Ints = (counts > 0) @ self.hops
         return uses
 
-    def ends(self, counts: Ints, most: float = np.inf) -> Floats:
+    def ends(self, counts: Ints, most: float) -> Floats:
         """Return the step in which each job has sent all, shape (placements, jobs).
+
+        It is infinite for jobs that have not ended by then. Some never end: in graphs without tiers
+        links may pause each other in a circle.
 
         Args:
             counts: The QPs on each path, shape (placements, paths).
-            most: Steps after which a job counts as never ending.
+            most: Most steps to play.
         """
         play = _Play(self, counts)
         ends = np.full(len(counts) * self.jobs, np.inf)

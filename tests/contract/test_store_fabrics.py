@@ -169,16 +169,19 @@ async def test_many_that_ask_at_once_cause_one_read(
     await store.close()
     store = await world.open()
     asked: list[str] = []
-    read = store.applier.blob
+    read, given_up = store.applier.blob, asyncio.Event()
 
     async def counted(identity: str) -> bytes | None:
         asked.append(identity)
+        await given_up.wait()
         return await read(identity)
 
     monkeypatch.setattr(store.applier, "blob", counted)
     tasks = [asyncio.create_task(store.get_fabric("f1")) for _ in range(50)]
     await until(lambda: bool(asked))
     tasks[0].cancel()
+    await asyncio.wait(tasks[:1])
+    given_up.set()
     found = await asyncio.gather(*tasks, return_exceptions=True)
     assert isinstance(found[0], asyncio.CancelledError)
     assert all(isinstance(one, FabricRecord) for one in found[1:])

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from heddle_agent.fib.linux import netlink
+from heddle_agent import netlink
 from heddle_agent.watch import rtnetlink
 from heddle_controller.state.codec import container, fabrics, jobs, plans
 from heddle_controller.state.codec.container import MAGIC, DamagedError
@@ -158,7 +158,7 @@ def _interfaces(content: bytes) -> bool:
     """Check that nothing the kernel may send breaks the watcher of links."""
     found = [
         rtnetlink._interface(*message)
-        for message in rtnetlink._messages(content)
+        for message in netlink.messages(content)
         if rtnetlink._tells(*message)
     ]
     return bool(found)

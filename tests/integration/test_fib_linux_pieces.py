@@ -13,7 +13,7 @@ import pytest
 from heddle_agent.conformance import ADDRESSES
 from heddle_agent.fib import Batch, Group, Match, NextHop, Packet
 from heddle_agent.fib.linux import LinuxFib
-from heddle_agent.fib.linux.netlink import NETFILTER
+from heddle_agent.netlink import NETFILTER
 from heddle_agent.table import Forwarding
 from tests.support import fib_linux
 from tests.support.agent_worlds import ROCE, SPINES, SWITCH, far

@@ -13,8 +13,8 @@ import pytest
 from heddle_agent.conformance import ADDRESSES
 from heddle_agent.fib import Batch, Choice, Group, Match, NextHop, Packet, Reason, Steering
 from heddle_agent.fib.linux import Cable, LinuxFib, UnavailableError, clean_kernel
-from heddle_agent.fib.linux.netlink import big, nest
 from heddle_agent.fib.linux.nft import NEW_SET, Transaction
+from heddle_agent.netlink import big, nest
 from tests.support import fib_linux
 from tests.support.agent_worlds import SPINES, SWITCH
 from tests.support.fib_linux import CABLES, LinuxBench, World

@@ -9,7 +9,7 @@ import struct
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from heddle_agent.fib.linux import netlink
+from heddle_agent import netlink
 
 ERROR = 2
 

@@ -59,8 +59,7 @@ from heddle_agent.fib.linux.entries import (
     shapes_of,
 )
 from heddle_agent.fib.linux.hops import Cable, Hops, OwnLink
-from heddle_agent.fib.linux.kernel import Kernel, UnavailableError, logged_failure, open_socket
-from heddle_agent.fib.linux.netlink import Opener
+from heddle_agent.fib.linux.kernel import Kernel, UnavailableError, logged_failure
 from heddle_agent.fib.linux.next_hop_groups import NextHopGroups, Staged
 from heddle_agent.fib.linux.nft import RefusedError, Transaction
 from heddle_agent.fib.linux.nics import Nics
@@ -79,6 +78,7 @@ from heddle_agent.fib.values import (
     Reason,
     Steering,
 )
+from heddle_agent.netlink import Opener, open_socket
 
 _log = structlog.get_logger()
 

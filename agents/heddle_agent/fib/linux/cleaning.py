@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from heddle_agent.fib.linux import detours, elements, nft, rtnetlink, schema
-from heddle_agent.fib.linux.kernel import Kernel, open_socket
-from heddle_agent.fib.linux.netlink import KernelError, Netlink, Opener
+from heddle_agent.fib.linux.kernel import Kernel
 from heddle_agent.fib.linux.nft import RefusedError, Transaction
 from heddle_agent.fib.linux.notes import NoteKind, Notes
+from heddle_agent.netlink import KernelError, Netlink, Opener, open_socket
 
 
 class Removed(NamedTuple):

@@ -21,17 +21,6 @@ from heddle_agent.fib.linux import marks
 from heddle_agent.fib.linux.addresses import Family, family_of, of_kernel, widened
 from heddle_agent.fib.linux.entries import Entries
 from heddle_agent.fib.linux.hops import Hops, OwnLink
-from heddle_agent.fib.linux.netlink import (
-    CREATE,
-    REPLACE,
-    KernelError,
-    Netlink,
-    attribute,
-    attributes,
-    messages,
-    native,
-    number,
-)
 from heddle_agent.fib.linux.nics import Nics
 from heddle_agent.fib.linux.rtnetlink import (
     DELETE_ROUTE,
@@ -44,6 +33,17 @@ from heddle_agent.fib.linux.rtnetlink import (
     slot_rules,
 )
 from heddle_agent.fib.values import Group
+from heddle_agent.netlink import (
+    CREATE,
+    REPLACE,
+    KernelError,
+    Netlink,
+    attribute,
+    attributes,
+    messages,
+    native,
+    number,
+)
 
 LASTING_SECONDS = 3.0
 MOST = 512  # destinations; flows to others wait until routing has converged

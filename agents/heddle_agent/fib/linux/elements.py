@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heddle_agent.fib.linux.addresses import MAPPED, Family
-from heddle_agent.fib.linux.netlink import attribute, attributes, each_attribute, nest
 from heddle_agent.fib.linux.schema import DESTINATION_PORT, SOURCE_PORT, Layout
+from heddle_agent.netlink import attribute, attributes, each_attribute, nest
 
 Bytes: TypeAlias = NDArray[np.uint8]
 Words: TypeAlias = NDArray[np.uint32]

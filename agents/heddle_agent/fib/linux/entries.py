@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 
 from heddle_agent.fib.linux import elements, nft
 from heddle_agent.fib.linux.elements import KEY_BYTES, Bytes, MapElements, Words
-from heddle_agent.fib.linux.netlink import Netlink
 from heddle_agent.fib.linux.nft import RefusedError, Transaction
 from heddle_agent.fib.linux.nics import Nics
 from heddle_agent.fib.linux.schema import LAYOUTS, Layout, Shape
 from heddle_agent.fib.values import ANY_PORT, Batch, Count, Failure, Group, Match, Reason
+from heddle_agent.netlink import Netlink
 
 _NOTHING = Count(0, 0)
 

@@ -25,9 +25,9 @@ import structlog
 
 from heddle_agent.fib.linux import marks, rtnetlink
 from heddle_agent.fib.linux.addresses import Family, family_of, packed_address
-from heddle_agent.fib.linux.netlink import KernelError, Netlink
 from heddle_agent.fib.linux.rtnetlink import Interface, Place, Request
 from heddle_agent.fib.values import Group, NextHop
+from heddle_agent.netlink import KernelError, Netlink
 
 _log = structlog.get_logger()
 

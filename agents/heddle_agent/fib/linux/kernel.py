@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import errno
-import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 
 import structlog
 
 from heddle_agent.fib.linux import nft, schema
-from heddle_agent.fib.linux.netlink import ROUTE, KernelError, Netlink, Opener
 from heddle_agent.fib.linux.nft import RefusedError, Transaction
+from heddle_agent.netlink import ROUTE, KernelError, Netlink, Opener, open_socket
 
 _log = structlog.get_logger()
 
@@ -31,11 +30,6 @@ _FOREIGN = (
 
 class UnavailableError(ValueError):
     """The Linux backend cannot use this machine; the message says what would help."""
-
-
-def open_socket(protocol: int) -> socket.socket:
-    """Open a netlink socket in the network namespace of the calling thread."""
-    return socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
 
 
 class Kernel:

@@ -21,10 +21,10 @@ from typing import TypeAlias
 from heddle_agent.fib.linux import marks
 from heddle_agent.fib.linux.elements import parse_plain_elements, plain
 from heddle_agent.fib.linux.hops import OwnLink
-from heddle_agent.fib.linux.netlink import attributes
 from heddle_agent.fib.linux.nft import Transaction
 from heddle_agent.fib.linux.schema import WAYS
 from heddle_agent.fib.values import Choice, Group, Link, NextHop
+from heddle_agent.netlink import attributes
 
 Staged: TypeAlias = tuple[Group, int]
 """A group that entries will join, and the mark by which they forward until then."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
-from heddle_agent.fib.linux.netlink import (
+from heddle_agent.netlink import (
     ACK,
     APPEND,
     CREATE,

@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeAlias
 
 from heddle_agent.fib.linux import marks
 from heddle_agent.fib.linux.addresses import Family, of_kernel, widened
-from heddle_agent.fib.linux.netlink import (
+from heddle_agent.netlink import (
     CREATE,
     EXCL,
     REPLACE,
@@ -17,15 +17,14 @@ from heddle_agent.fib.linux.netlink import (
     Netlink,
     attribute,
     attributes,
-    messages,
     native,
     nest,
     number,
     string,
 )
 
-NEW_LINK, GET_LINK, SET_LINK = 16, 18, 19
-NEW_ADDRESS, GET_ADDRESS = 20, 22
+GET_LINK, SET_LINK = 18, 19
+GET_ADDRESS = 22
 NEW_ROUTE, DELETE_ROUTE, GET_ROUTE = 24, 25, 26
 NEW_RULE, DELETE_RULE, GET_RULE = 32, 33, 34
 
@@ -107,13 +106,13 @@ def _few(network: _Network) -> list[ipaddress.IPv4Address | ipaddress.IPv6Addres
 def interfaces_by_name(kernel: Netlink) -> dict[str, Interface]:
     """Return all interfaces by name."""
     networks: dict[int, list[_Network]] = {}
-    for body in _dumped(kernel, GET_ADDRESS, _ADDRESS.pack(0, 0, 0, 0, 0)):
+    for body in kernel.objects(GET_ADDRESS, _ADDRESS.pack(0, 0, 0, 0, 0)):
         found = attributes(body[_ADDRESS.size :])
         family, bits, _, _, index = _ADDRESS.unpack_from(body)
         local = found.get(2) or found.get(1)
         if local is not None and family in _VERSIONS:
             networks.setdefault(index, []).append(ipaddress.ip_interface((local, bits)))
-    read = (_interface(body, networks) for body in _dumped(kernel, GET_LINK, _LINK.pack(*[0] * 5)))
+    read = (_interface(body, networks) for body in kernel.objects(GET_LINK, _LINK.pack(*[0] * 5)))
     return {interface.name: interface for interface in read}
 
 
@@ -167,7 +166,7 @@ def our_routes(kernel: Netlink) -> Iterator[Place]:
     """Yield the slots and families whose tables hold a route of ours."""
     for family in Family:
         head = _ROUTE.pack(family, 0, 0, 0, 0, marks.PROTOCOL, 0, 0, 0)
-        for body in _dumped(kernel, GET_ROUTE, head):
+        for body in kernel.objects(GET_ROUTE, head):
             slot = _told(attributes(body[_ROUTE.size :]), _TABLE) - marks.TABLES
             if _ROUTE.unpack_from(body)[5] == marks.PROTOCOL and slot in marks.SLOTS:
                 yield Place(slot, family)
@@ -213,7 +212,7 @@ def change_rule(rule: Rule, *, add: bool = True) -> Request:
 def our_rules(kernel: Netlink) -> Iterator[Rule]:
     """Yield the rules with our protocol and one of our preferences."""
     for family in Family:
-        for body in _dumped(kernel, GET_RULE, _RULE.pack(family, *[0] * 8)):
+        for body in kernel.objects(GET_RULE, _RULE.pack(family, *[0] * 8)):
             found = attributes(body[_RULE.size :])
             preference = _told(found, _PRIORITY)
             ours = found.get(_PROTOCOL, b"") == bytes([marks.PROTOCOL])
@@ -230,12 +229,3 @@ def _told(found: dict[int, bytes], kind: int) -> int:
 def ask(kernel: Netlink, requests: list[Request]) -> list[KernelError | None]:
     """Send requests at once, in this order; return each one's error, None if none."""
     return kernel.requests(requests) if requests else []
-
-
-def _dumped(kernel: Netlink, kind: int, body: bytes) -> Iterator[bytes]:
-    answers = {GET_LINK: NEW_LINK, GET_ADDRESS: NEW_ADDRESS, GET_ROUTE: NEW_ROUTE}
-    wanted = answers.get(kind, NEW_RULE)
-    for data in kernel.dump(kind, body):
-        for message in messages(data):
-            if message.kind == wanted:
-                yield message.body

@@ -24,9 +24,9 @@ from typing import NamedTuple
 
 from heddle_agent.fib.linux import nft
 from heddle_agent.fib.linux.addresses import Family
-from heddle_agent.fib.linux.netlink import attribute, big, nest, text
 from heddle_agent.fib.linux.nft import NETWORK, TRANSPORT, Transaction
 from heddle_agent.fib.values import PAIRS_COUNTED
+from heddle_agent.netlink import attribute, big, nest, text
 
 WAYS, NOTES = "ways", "notes"
 _STEER, _WAY = "steer", "way"

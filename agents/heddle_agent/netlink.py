@@ -112,10 +112,15 @@ def framed(kind: int, flags: int, sequence: int, body: bytes) -> bytes:
     return _HEADER.pack(_HEADER.size + len(body), kind, flags, sequence, 0) + body
 
 
+def open_socket(protocol: int) -> socket.socket:
+    """Open a netlink socket in the network namespace of the calling thread."""
+    return socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
+
+
 class Netlink:
     """One socket, which always belongs to the network namespace in which it was opened."""
 
-    def __init__(self, protocol: int, opener: Opener) -> None:
+    def __init__(self, protocol: int, opener: Opener = open_socket) -> None:
         self._socket = opener(protocol)
         self._sequence = 0
         for option in (_SNDBUFFORCE, _RCVBUFFORCE):
@@ -168,6 +173,12 @@ class Netlink:
             yield data
             if any(message.kind == _DONE for message in messages(data)):
                 return
+
+    def objects(self, kind: int, body: bytes) -> Iterator[bytes]:
+        """Yield the body of every object of a dump by ROUTE; KernelError as ``dump``."""
+        new = kind - 2  # the kinds of an object are numbered: new, deleted, get
+        for data in self.dump(kind, body):
+            yield from (message.body for message in messages(data) if message.kind == new)
 
     def get(self, kind: int, body: bytes) -> list[Message]:
         """Return the answers to a request for single objects; KernelError if it is refused."""

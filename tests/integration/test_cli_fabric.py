@@ -8,7 +8,11 @@ import json
 from pathlib import Path
 
 from heddle_controller.model.fabric import State
-from heddle_controller.model.files.fabric_file import load_fabric_file, save_fabric_file
+from heddle_controller.model.files.fabric_file import (
+    fabric_document,
+    load_fabric_file,
+    save_fabric_file,
+)
 from heddle_emulator.topology import clos
 from tests.support.operating import Operator, Outcome, heddle, operating, printed
 from tests.support.store_samples import plain
@@ -88,6 +92,50 @@ async def test_links_and_switches_are_set(tmp_path: Path) -> None:
         assert shown.lines[-1][0] == "l1,s0,1"
         every = await o.does("fabric", "show", "--links")
         assert len(every.lines) == FABRIC.link_count + 1
+
+
+async def test_an_import_ends_no_drain(tmp_path: Path) -> None:
+    """What is drained or down stays so, wherever it is in the file; a note names it.
+
+    A state of the file counts, and what the file no longer has goes.
+    """
+    async with operating(tmp_path) as o:
+        first = await o.does("fabric", "import", saved(tmp_path))
+        assert first.err == ""
+        await o.does("fabric", "link", "s0,l1,1", "drained")
+        await o.does("fabric", "switch", "s1", "down")
+        await o.does("fabric", "switch", "l0", "drained")
+        document = fabric_document(FABRIC)
+        document["nodes"] = [
+            {**node, "state": "down"} if node["id"] == "l0" else node
+            for node in reversed(document["nodes"])
+        ]
+        file = tmp_path / "again.json"
+        file.write_text(json.dumps(document))
+        again = await o.does("fabric", "import", file)
+        assert again.code == 0, again.err
+        assert ["links", "not", "up", "1"] in again.lines
+        assert (
+            "note: this stays as it is on the controller: s1 (down), l1,s0,1 (drained)" in again.err
+        )
+        fabric = (await o.s.store.get_fabric("pod")).fabric
+        states = {
+            switch: State(int(fabric.node_state[fabric.structure.index[switch]]))
+            for switch in ("l0", "l1", "s0", "s1")
+        }
+        assert states == {"l0": State.DOWN, "l1": State.UP, "s0": State.UP, "s1": State.DOWN}
+        assert [fabric.link_name(row) for row in fabric.link_state.nonzero()[0].tolist()] == [
+            "l1,s0,1"
+        ]
+        document["nodes"] = [node for node in document["nodes"] if node["id"] not in ("s1", "l0")]
+        kept = {node["id"] for node in document["nodes"]}
+        document["edges"] = [e for e in document["edges"] if {e["source"], e["target"]} <= kept]
+        document["nodes"] = [node for node in document["nodes"] if not node["id"].startswith("l0-")]
+        document["edges"] = [e for e in document["edges"] if not e["source"].startswith("l0-")]
+        file.write_text(json.dumps(document))
+        fewer = await o.does("fabric", "import", file)
+        assert fewer.code == 0, fewer.err
+        assert "controller: l1,s0,1 (drained);" in fewer.err
 
 
 async def test_json_is_for_programs(tmp_path: Path) -> None:

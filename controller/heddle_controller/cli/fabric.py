@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 import orjson
 
 from heddle.names import link_name
@@ -45,7 +46,7 @@ from heddle_controller.importers import (
     parse_mapping,
 )
 from heddle_controller.importers.load import FORMATS
-from heddle_controller.model.fabric import Fabric
+from heddle_controller.model.fabric import Fabric, NodeKind, State
 from heddle_controller.model.files.content import write_content
 from heddle_controller.model.files.fabric_file import fabric_document, save_fabric_file
 from heddle_controller.serve.codec import common, names
@@ -53,6 +54,9 @@ from heddle_controller.serve.codec import fabric as codec
 
 TEXTS: dict[str, Callable[[Fabric], str]] = {"dot": dot_text, "containerlab": clab_text}
 """Formats other than fabric.json in which a fabric can be written."""
+
+NOTED = 5
+"""Most switches and links that a note of an import names."""
 
 DEFAULTS = ImportOptions()
 
@@ -119,7 +123,10 @@ def import_fabric(
     out: Path | None,
     **choices: Any,  # noqa: ANN401 - see CHOICES
 ) -> None:
-    """Read a fabric from FILE and upload it, or convert it with --out."""
+    """Read a fabric from FILE and upload it, or convert it with --out.
+
+    Links and switches that are drained or down on the controller stay so.
+    """
     loaded = load_fabric(
         file, format=form, mapping=parse_mapping(mapping), options=ImportOptions(**choices)
     )
@@ -129,8 +136,41 @@ def import_fabric(
     given = name or client.named_fabric
     source = "--name" if name else "--fabric" if given else f"{file}: name (give another by --name)"
     wanted = names.check_id(given or loaded.name, source)
-    request = pb.PutFabricRequest(fabric=codec.fabric_to_pb(wanted, loaded))
-    echo_fabric(client, client.api.fabrics.PutFabric(request))
+    wanted_name, etag = names.fabric_name(wanted), ""
+    if any(known.name == wanted_name for known in client.api.list_fabrics()):
+        stored = client.api.fabrics.GetFabric(pb.GetFabricRequest(name=wanted_name))
+        # With the etag, a drain that begins in between is not lost: the put is refused.
+        loaded, etag = _with_states_of(codec.fabric_from_pb(stored), loaded), stored.etag
+    message = codec.fabric_to_pb(wanted, loaded)
+    message.etag = etag
+    echo_fabric(client, client.api.fabrics.PutFabric(pb.PutFabricRequest(fabric=message)))
+
+
+def _with_states_of(stored: Fabric, loaded: Fabric) -> Fabric:
+    """Give what is up in a file the state that it has on the controller; note what is not up.
+
+    A file rarely states what operators have drained, and an import must not end their drains.
+    """
+    ids, links = stored.structure.nodes.ids, stored.structure.links
+    switches: dict[int, State] = {}
+    for row in np.flatnonzero(stored.node_state).tolist():
+        here = loaded.structure.index.get(ids[row])
+        if here is not None and loaded.structure.nodes.kind[here] != NodeKind.NIC:
+            switches[here] = State(int(stored.node_state[row]))
+    cables: dict[int, State] = {}
+    for row in np.flatnonzero(stored.link_state).tolist():
+        found = loaded.find_links(ids[links.a[row]], ids[links.b[row]], links.key[row])
+        cables |= dict.fromkeys(found, State(int(stored.link_state[row])))
+    switches = {row: state for row, state in switches.items() if not loaded.node_state[row]}
+    cables = {row: state for row, state in cables.items() if not loaded.link_state[row]}
+    kept = [(loaded.structure.nodes.ids[row], state) for row, state in switches.items()]
+    kept += [(loaded.link_name(row), state) for row, state in cables.items()]
+    if kept:
+        told = ", ".join(f"{name} ({state.name.lower()})" for name, state in kept[:NOTED])
+        more = f" and {len(kept) - NOTED} more" if len(kept) > NOTED else ""
+        cure = "'heddle undrain' or 'heddle fabric switch|link NAME up' ends this"
+        echo(f"note: this stays as it is on the controller: {told}{more}; {cure}", err=True)
+    return loaded.with_nodes(switches).with_links(cables)
 
 
 def save(loaded: Fabric, out: Path) -> None:

@@ -10,22 +10,27 @@ import sys
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, TypeAlias
 
 import click
 
 from heddle import text
+from heddle.option_help import describe_options, option_keywords
 from heddle_agent.settings import (
-    ENV_PREFIX,
-    HOST_ENV_PREFIX,
+    HostSettings,
+    ProcessSettings,
+    Settings,
     SettingsError,
     load_host_settings,
     load_settings,
 )
 
+_Command: TypeAlias = Callable[..., None]
 _PATH = click.Path(dir_okay=False, path_type=Path)
 
-_RUN_HELP = """Run the agent of one switch until it is told to stop.
+_RUN_HELP = """Run the agent of one switch until SIGTERM, SIGHUP or Ctrl-C.
+
+Each option can also be given by the environment variable in brackets; the option wins.
 
 A switch in memory, with a controller on the same machine:
 
@@ -50,58 +55,40 @@ capability CAP_NET_RAW, and switches that answer with ICMP time exceeded.
 \b
 heddle-agent host --fabric fabrics/f1 --host node-17 --controller 10.0.0.1:7400 \\
     --tls-ca ca.crt --tls-cert node-17.crt --tls-key node-17.key
+
+Each option can also be given by the environment variable in brackets; the option wins. Stop the
+agent with SIGTERM, SIGHUP or Ctrl-C.
 """
 
 
-def _process_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options of every command that talks with controllers."""
-    options = [
-        click.option(
-            "--metrics-port",
-            metavar="PORT",
-            help="Port for Prometheus metrics. 0 picks a free one.  [default: no metrics]",
-        ),
-        click.option(
-            "--metrics-host",
-            metavar="HOST",
-            help="Address for Prometheus metrics.  [default: 127.0.0.1]",
-        ),
-        click.option(
-            "--tls-ca", type=_PATH, help="Certificate authorities of the controllers, PEM."
-        ),
-        click.option("--tls-cert", type=_PATH, help="Certificate of the agent, PEM."),
-        click.option("--tls-key", type=_PATH, help="Private key of the agent, PEM."),
-        click.option(
-            "--insecure",
-            is_flag=True,
-            default=None,
-            help="Allow connections without TLS to controllers on other machines.",
-        ),
-        click.option(
-            "--keepalive-seconds",
-            metavar="S",
-            help="Send a keepalive after so much silence.  [default: 6]",
-        ),
-        click.option(
-            "--keepalive-timeout-seconds",
-            metavar="S",
-            help="Close a connection whose keepalive stays unanswered.  [default: 4]",
-        ),
-        click.option(
-            "--backoff-seconds",
-            metavar="S",
-            help="Longest pause between two attempts to connect.  [default: 5]",
-        ),
-        click.option("--log-level", metavar="debug|info|warning|error", help="[default: info]"),
-        click.option(
-            "--log-format",
-            metavar="auto|console|json",
-            help="[default: auto, console on a terminal]",
-        ),
-    ]
-    for option in reversed(options):
-        command = option(command)
-    return command
+class _FromSettings(click.Command):
+    """A command whose options are the settings of its process."""
+
+    settings: type[ProcessSettings]
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Describe the options, then format them as ``click.Command`` does."""
+        describe_options(self.params, self.settings)
+        super().format_options(ctx, formatter)
+
+
+class _OfSwitch(_FromSettings):
+    settings = Settings
+
+
+class _OfHost(_FromSettings):
+    settings = HostSettings
+
+
+def _with_settings(settings: type[ProcessSettings]) -> Callable[[_Command], _Command]:
+    """Add an option for each setting."""
+
+    def add(command: _Command) -> _Command:
+        for option, keywords in reversed([*option_keywords(settings)]):
+            command = click.option(option, **keywords)(command)
+        return command
+
+    return add
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -113,94 +100,8 @@ def cli() -> None:
     """
 
 
-@cli.command(
-    help=_RUN_HELP,
-    epilog=f"Every option is also an environment variable: --table-size is {ENV_PREFIX}TABLE_SIZE."
-    " Stop the agent with SIGTERM, SIGHUP or Ctrl-C.",
-)
-@click.option(
-    "--fabric", metavar="NAME", help='Fabric of the switch, such as "fabrics/f1".  [required]'
-)
-@click.option("--switch", metavar="NODE", help="Id of the switch in the fabric file.  [required]")
-@click.option(
-    "--controller",
-    multiple=True,
-    metavar="HOST:PORT[,HOST:PORT]...",
-    help="All controllers. The agent keeps a session with each, and retries those that are away."
-    "  [required]",
-)
-@click.option(
-    "--fib",
-    metavar="memory|linux|sonic",
-    help="What forwards packets: a table in the agent, the kernel, or a SONiC switch."
-    "  [default: memory]",
-)
-@click.option(
-    "--link",
-    multiple=True,
-    metavar="NEIGHBOUR[,KEY]",
-    help="A link of the switch. Repeat the option for each link. Parallel links differ in KEY.",
-)
-@click.option(
-    "--interfaces",
-    metavar="alias|FILE",
-    help="Use the kernel's interfaces as links: those with an alias NEIGHBOUR,KEY[,GBPS], or those"
-    " in a JSON file.",
-)
-@click.option(
-    "--probe-milliseconds",
-    metavar="MS",
-    help="Interval of probes on each of the kernel's links, to detect silent loss. 0 sends none."
-    "  [default: 50]",
-)
-@click.option(
-    "--flap-memory-seconds",
-    metavar="S",
-    help="A link that comes back stays unused for a while, twice as long for each loss within this"
-    " time.  [default: 300]",
-)
-@click.option(
-    "--sonic-redis",
-    type=_PATH,
-    help="Socket of SONiC's Redis.  [default: /var/run/redis/redis.sock]",
-)
-@click.option(
-    "--table-size",
-    metavar="N",
-    help="How many entries the switch can hold.  [default: 0, unlimited]",
-)
-@click.option(
-    "--hash-seed", metavar="N", help="Seed of the ECMP hash.  [default: from the switch's id]"
-)
-@click.option(
-    "--state-file",
-    type=_PATH,
-    help="Store the highest epoch here, so that a restarted agent still refuses old leaders.",
-)
-@click.option(
-    "--peer-notices",
-    metavar="IP:PORT",
-    help="Local address for notices of lost links between agents, over UDP.",
-)
-@click.option(
-    "--peer-keys",
-    type=_PATH,
-    help="Keys of peer notices, hexadecimal, one per line; the first one signs. By default the"
-    " controller provides them.",
-)
-@click.option(
-    "--peer-addresses",
-    type=_PATH,
-    help='Addresses of peers, JSON: {"spine0": "10.0.0.1:7402"}. By default the controller'
-    " provides them.",
-)
-@click.option(
-    "--traces-endpoint",
-    metavar="URL",
-    help="Send traces of pushes to this OpenTelemetry collector (OTLP over gRPC), such as"
-    " http://127.0.0.1:4317. Needs heddle-agent[traces].",
-)
-@_process_options
+@cli.command(cls=_OfSwitch, help=_RUN_HELP)
+@_with_settings(Settings)
 def run(**given: object) -> None:
     """Run the agent of one switch until it is told to stop."""
     settings = load_settings(**given)
@@ -209,66 +110,8 @@ def run(**given: object) -> None:
     app.run_switch_agent(settings)
 
 
-@cli.command(
-    help=_HOST_HELP,
-    epilog=f"Every option is also an environment variable: --host is {HOST_ENV_PREFIX}HOST."
-    " Stop the agent with SIGTERM, SIGHUP or Ctrl-C.",
-)
-@click.option(
-    "--fabric", metavar="NAME", help='Fabric of the host, such as "fabrics/f1".  [required]'
-)
-@click.option(
-    "--host", metavar="NAME", help="Name of the host in the fabric file.  [default: this machine's]"
-)
-@click.option(
-    "--nic",
-    multiple=True,
-    metavar="NODE",
-    help="A NIC of the host, if the fabric file names no hosts. Repeat the option for each NIC."
-    " Needs a certificate with the role of a reader.",
-)
-@click.option(
-    "--controller",
-    multiple=True,
-    metavar="HOST:PORT[,HOST:PORT]...",
-    help="All controllers. The agent reads ports from one, and from the next if that one goes away."
-    "  [required]",
-)
-@click.option(
-    "--directory",
-    type=click.Path(path_type=Path),
-    help="Folder of the files.  [default: /run/heddle/ports]",
-)
-@click.option(
-    "--hops",
-    type=int,
-    metavar="N",
-    help="Where switches only hash: number of switches on the longest path.  [default: 5]",
-)
-@click.option(
-    "--probes-per-second", type=float, metavar="N", help="Rate of path probes.  [default: 1000]"
-)
-@click.option(
-    "--recheck-seconds",
-    type=float,
-    metavar="S",
-    help="Probe all ports again within this time.  [default: 60]",
-)
-@click.option(
-    "--probe-milliseconds",
-    type=float,
-    metavar="MS",
-    help="Where switches only hash: interval of probes on each path in use and each backup. After a"
-    " lost probe the next follows at once. After three in a row the QPs get the ports of their"
-    " backups. 0 sends none.  [default: 10]",
-)
-@click.option(
-    "--hold-seconds",
-    type=float,
-    metavar="S",
-    help="QPs return to a recovered path after this time.  [default: 10]",
-)
-@_process_options
+@cli.command(cls=_OfHost, help=_HOST_HELP)
+@_with_settings(HostSettings)
 def host(**given: object) -> None:
     """Keep files that say which UDP source port each QP of this host has to use."""
     settings = load_host_settings(**given)

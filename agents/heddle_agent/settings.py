@@ -5,6 +5,8 @@ agent of a host.
 
 The wiring reads the settings once, at the start. Other packages receive plain values. An invalid
 setting is refused before anything is opened, and the message names both the flag and the variable.
+
+The string under each field is its help text.
 """
 
 from __future__ import annotations
@@ -53,19 +55,20 @@ Links = Annotated[tuple[str, ...], NoDecode, _split(None)]
 class ProcessSettings(BaseSettings):
     """Settings of every process that talks with controllers. Times are in seconds."""
 
-    fabric: str = Field(pattern=r"^fabrics/[^/\s]+$")
-    """The fabric that the process is part of, such as ``fabrics/f1``."""
-    controller: Addresses
-    """Addresses of controllers, ``host:port``. A name may have several addresses."""
+    fabric: str = Field(pattern=r"^fabrics/[^/\s]+$", title="NAME")
+    """Fabric of the switch or host, such as ``fabrics/f1``."""
+    controller: Addresses = Field(title="HOST:PORT[,HOST:PORT]...")
+    """All controllers. A switch's agent keeps a session with each, and retries those that are away.
+    A host's agent reads ports from one, and from the next if that one goes away."""
 
     tls_ca: Path | None = None
-    """PEM file of the authorities that must have signed the certificates of controllers."""
+    """Certificate authorities of the controllers, PEM."""
     tls_cert: Path | None = None
-    """PEM file of the process's own certificate chain."""
+    """Certificate chain of the agent, PEM."""
     tls_key: Path | None = None
-    """PEM file of the process's private key."""
+    """Private key of the agent, PEM."""
     insecure: bool = False
-    """Allow plain text to controllers on other hosts."""
+    """Allow connections without TLS to controllers on other machines."""
     keepalive_seconds: float = Field(default=6.0, ge=6, le=3600)
     """Send a keepalive after this much silence on a connection. Controllers refuse shorter
     intervals."""
@@ -75,12 +78,14 @@ class ProcessSettings(BaseSettings):
     """Longest pause between two attempts to reach a controller."""
 
     metrics_host: str = "127.0.0.1"
+    """Address of the metrics for Prometheus."""
     metrics_port: int | None = Field(default=None, ge=0, le=65535)
-    """Port of Prometheus metrics; 0 picks a free one, None serves no metrics."""
+    """Port of the metrics for Prometheus; 0 takes a free one. Without it there are no metrics."""
 
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """What is logged."""
     log_format: Literal["auto", "console", "json"] = "auto"
-    """``auto`` is console on a terminal and JSON elsewhere."""
+    """auto: console on a terminal, JSON elsewhere."""
 
     @field_validator("*", mode="before")
     @classmethod
@@ -106,22 +111,24 @@ class HostSettings(ProcessSettings):
     model_config = SettingsConfigDict(env_prefix=HOST_ENV_PREFIX, frozen=True, extra="forbid")
 
     host: str = Field(default_factory=socket.gethostname, min_length=1)
-    """The host's name in the fabric file; by default the name of this machine."""
-    nic: Links = ()
-    """Ids of the host's NICs, if the fabric file does not say which host a NIC belongs to."""
-    directory: Path = Path("/run/heddle/ports")
-    """Folder of the port files."""
+    """Name of the host in the fabric file. Default: the name of this machine."""
+    nic: Links = Field(default=(), title="NODE")
+    """A NIC of the host, if the fabric file names no hosts. Repeat the option for each NIC. Needs a
+    certificate with the role of a reader."""
+    directory: Path = Field(default=Path("/run/heddle/ports"), title="FOLDER")
+    """Folder of the files."""
     hops: int = Field(default=5, ge=1, le=16)
     """Where switches only hash: number of switches on the longest path."""
     probes_per_second: float = Field(default=1000.0, ge=1, le=100_000)
-    """Rate of the probes that find out which path each source port takes."""
+    """Where switches only hash: rate of the probes that find the path of each source port."""
     recheck_seconds: float = Field(default=60.0, ge=1, le=86_400)
-    """All ports are probed again within this time."""
+    """Where switches only hash: all ports are probed again within this time."""
     probe_milliseconds: float = Field(default=10.0, ge=0, le=60_000)
-    """Interval of probes on each path in use and each backup. With 0 there are no such probes, and
-    no QP moves to its backup."""
+    """Where switches only hash: interval of probes on each path in use and each backup. After a
+    lost probe the next follows at once. After three in a row the QPs get the ports of their
+    backups. 0 sends none."""
     hold_seconds: float = Field(default=10.0, ge=0, le=86_400)
-    """QPs return to a recovered path after it has worked for this long."""
+    """QPs return to a path after it has worked again for this long."""
 
     @field_validator("directory")
     @classmethod
@@ -137,40 +144,43 @@ class Settings(ProcessSettings):
 
     model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, frozen=True, extra="forbid")
 
-    switch: str = Field(min_length=1)
-    """Node id of the switch."""
+    switch: str = Field(min_length=1, title="NODE")
+    """Id of the switch in the fabric file."""
 
     fib: Literal["memory", "linux", "sonic"] = "memory"
-    """What forwards packets: a table in the agent, the kernel of this network namespace, or the
-    chip of a SONiC switch."""
+    """What forwards packets: a table in the agent, the kernel of this network namespace, or a SONiC
+    switch."""
     sonic_redis: Path = Path("/var/run/redis/redis.sock")
     """Socket of SONiC's Redis."""
-    link: Links = ()
-    """Links of the switch, each written ``NEIGHBOUR`` or ``NEIGHBOUR,KEY``."""
-    interfaces: str | None = Field(default=None, min_length=1)
-    """Use the kernel's interfaces as links: ``alias``, or the path of a JSON file of interfaces."""
+    link: Links = Field(default=(), title="NEIGHBOUR[,KEY]")
+    """A link of the switch. Repeat the option for each link. Parallel links differ in KEY."""
+    interfaces: str | None = Field(default=None, min_length=1, title="alias|FILE")
+    """Use the kernel's interfaces as links: those with an alias NEIGHBOUR,KEY[,GBPS], or those in a
+    JSON file."""
     probe_milliseconds: float = Field(default=50.0, ge=0, le=10_000)
-    """Interval of probes over each of the kernel's links. Three lost in a row mean that the link is
-    dead. 0 sends none."""
+    """Interval of probes over each of the kernel's links, to detect silent loss. Three lost in a
+    row mean that the link is dead. 0 sends none."""
     flap_memory_seconds: float = Field(default=300.0, ge=0, le=86_400)
-    """A link of the kernel that comes back is used again after a pause. The pause doubles for each
-    time the link was lost within these last seconds."""
+    """A link that comes back stays unused for a while, twice as long for each loss within this
+    time."""
     table_size: int = Field(default=0, ge=0, lt=2**32)
-    """Entries the switch can hold; 0 is unlimited."""
+    """How many entries the switch can hold; 0 is unlimited."""
     hash_seed: int | None = Field(default=None, ge=0, lt=2**64)
-    """Seed of the underlay's hash; by default it is derived from the switch's id."""
+    """Seed of the ECMP hash. By default it is derived from the switch's id."""
 
     state_file: Path | None = None
-    """File that stores the highest epoch, so that a restarted agent still refuses older ones."""
-    peer_notices: str | None = Field(default=None, min_length=1)
-    """IP address and UDP port at which this switch exchanges notices with other agents. None
-    disables notices."""
+    """Stores the highest epoch here, so that a restarted agent still refuses old leaders."""
+    peer_notices: str | None = Field(default=None, min_length=1, title="IP:PORT")
+    """Local address for notices of lost links between agents, over UDP."""
     peer_keys: Path | None = None
-    """File with the keys of notices; by default the controller provides them."""
+    """Keys of peer notices, hexadecimal, one per line; the first one signs. By default the
+    controller provides them."""
     peer_addresses: Path | None = None
-    """File with the addresses of the peers; by default the controller provides them."""
-    traces_endpoint: str | None = Field(default=None, pattern=r"^https?://")
-    """URL of an OpenTelemetry collector that receives traces of pushes, by OTLP over gRPC."""
+    """Addresses of peers as JSON, such as ``{"spine0": "10.0.0.1:7402"}``. By default the
+    controller provides them."""
+    traces_endpoint: str | None = Field(default=None, pattern=r"^https?://", title="URL")
+    """Sends traces of pushes to this OpenTelemetry collector (OTLP over gRPC), such as
+    ``http://127.0.0.1:4317``. Needs heddle-agent[traces]."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:

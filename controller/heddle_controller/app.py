@@ -27,6 +27,7 @@ import click
 import structlog
 
 from heddle.endings import endings
+from heddle.option_help import describe_options, option_keywords
 from heddle.text import clean, split_address
 from heddle_controller.model.errors import InputError, refuse
 from heddle_controller.planner.process import Advisors, PlanningProcess, ProcessLimits
@@ -45,14 +46,7 @@ from heddle_controller.serve.interceptors.limits import Allowance
 from heddle_controller.serve.security.certificates import Mapper, Tls, read_rules
 from heddle_controller.serve.security.files import Revoked, TokenFile
 from heddle_controller.serve.server import ServerTerms
-from heddle_controller.settings import (
-    ENV_PREFIX,
-    Settings,
-    load_settings,
-    setting_default,
-    setting_kind,
-    setting_texts,
-)
+from heddle_controller.settings import Settings, load_settings
 from heddle_controller.state.errors import PortError
 from heddle_controller.store.applier import Bounds
 from heddle_controller.store.embedded import EmbeddedStore, open_embedded
@@ -366,27 +360,18 @@ def main() -> None:
 
 
 class _Serve(click.Command):
-    """Describes its options only for ``--help``, so that a normal start does not wait for it."""
+    """A command whose options are the settings."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Set help text and metavar of each option, then format as ``click.Command`` does."""
-        texts = setting_texts()
-        for option in self.params:
-            name = str(option.name)
-            if isinstance(option, click.Option) and name in texts:
-                default = setting_default(name)
-                shown = "" if default is None else f"; default: {default}"
-                option.help = f"{texts[name]} [{ENV_PREFIX}{name.upper()}{shown}]"
-                option.metavar = None if option.is_flag else setting_kind(name)
+        """Describe the options, then format them as ``click.Command`` does."""
+        describe_options(self.params, Settings)
         super().format_options(ctx, formatter)
 
 
 def _with_settings(command: Any) -> Any:  # noqa: ANN401 - click's own types say no more
     """Add an option for each setting."""
-    for name, field in reversed(Settings.model_fields.items()):
-        flag = field.annotation is bool
-        option = f"--{name.replace('_', '-')}"
-        command = click.option(option, is_flag=flag, default=None)(command)
+    for option, keywords in reversed([*option_keywords(Settings)]):
+        command = click.option(option, **keywords)(command)
     return command
 
 

@@ -8,16 +8,14 @@ The string under each field of ``Settings`` is its help text.
 
 from __future__ import annotations
 
-import ast
-import inspect
 import os
 import socket
-from itertools import combinations, pairwise
+from itertools import combinations
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
 from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
-from pydantic_core import ErrorDetails, PydanticUndefined
+from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from heddle.text import split_address
@@ -42,7 +40,7 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, frozen=True, extra="forbid")
 
-    listen: str = "127.0.0.1:7400"
+    listen: str = Field(default="127.0.0.1:7400", title="HOST:PORT")
     """Address of the gRPC API; port 0 takes a free port."""
     store: str = DEFAULT_STORE
     """Where intent and plans are kept. One controller uses a file, ``sqlite:///path``. Replicas
@@ -69,7 +67,7 @@ class Settings(BaseSettings):
     needs ``heddle-controller[web]``."""
     web_viewers: int = Field(default=200, ge=1, le=10_000)
     """Browsers that may watch the web page at the same time."""
-    web_reports: Path | None = None
+    web_reports: Path | None = Field(default=None, title="FOLDER")
     """Folder with drill reports (``heddle-emulator drill --report``) for the web page."""
     controller_id: str = Field(default_factory=_default_controller_id, min_length=1)
     """Name of this process among its replicas and in logs. Default: host name and process id."""
@@ -90,7 +88,7 @@ class Settings(BaseSettings):
     """File with the serial numbers or fingerprints of revoked client certificates."""
     tokens: Path | None = None
     """File with bearer tokens; ``heddle token new`` makes them."""
-    token_listen: str | None = None
+    token_listen: str | None = Field(default=None, title="HOST:PORT")
     """Second address, for clients that have a token but no certificate."""
     max_message_bytes: int = Field(default=64 << 20, ge=1 << 16, le=1 << 30)
     """Size of the largest message that is received or sent."""
@@ -246,38 +244,3 @@ def _problem(details: ErrorDetails) -> Problem:
     name = ".".join(str(part) for part in details["loc"])
     record = f"{name} ({ENV_PREFIX}{name.upper()})" if name else ""
     return Problem(record, str(details["msg"]).removeprefix("Value error, "))
-
-
-def setting_texts() -> dict[str, str]:
-    """Return the help text of each setting by name, read from the source of ``Settings``."""
-    (settings,) = ast.parse(inspect.getsource(Settings)).body
-    assert isinstance(settings, ast.ClassDef)
-    return {
-        field.target.id: " ".join(str(text.value.value).replace("``", "").split())
-        for field, text in pairwise(settings.body)
-        if isinstance(field, ast.AnnAssign)
-        and isinstance(field.target, ast.Name)
-        and isinstance(text, ast.Expr)
-        and isinstance(text.value, ast.Constant)
-    }
-
-
-def setting_kind(name: str) -> str:
-    """Return what ``--help`` shows for a value: ``SECONDS``, ``FILE``, ``[a|b]`` and so on."""
-    annotation = Settings.model_fields[name].annotation
-    kinds = get_args(annotation) or (annotation,)
-    if isinstance(kinds[0], str):
-        return f"[{'|'.join(kinds)}]"
-    if Path in kinds:
-        return "FOLDER" if name == "web_reports" else "FILE"
-    if {int, float} & set(kinds):
-        return "SECONDS" if name.endswith("_seconds") else "NUMBER"
-    return "HOST:PORT" if name.endswith("listen") else "TEXT"
-
-
-def setting_default(name: str) -> str | None:
-    """Return the default as an operator writes it; None for a flag or a setting without one."""
-    default = Settings.model_fields[name].default
-    if default is None or default is PydanticUndefined or isinstance(default, bool):
-        return None
-    return f"{default:g}" if isinstance(default, float) else str(default)

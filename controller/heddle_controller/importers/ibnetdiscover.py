@@ -3,9 +3,10 @@
 Each node is a block of lines: some ``key=value``, a header with its kind and GUID, and a line for
 each port with a cable. Both nodes of a cable list it, and it is one link. A node is named by its
 description, with "-" between its words. The description of an adapter is usually the host and the
-device ("node001 mlx5_0"), so its first word is taken as the host. If a description is empty or not
-unique, the GUID is added to the name. Adapters inside switches (for reductions in the network)
-send no flows and are left out.
+device ("node001 mlx5_0"), so its first word is taken as the host. The description that firmware
+gives ("MT4129 ConnectX7   Mellanox Technologies") names no host: such an adapter is a host of its
+own. If a description is empty or not unique, the GUID is added to the name. Adapters inside
+switches (for reductions in the network) send no flows and are left out.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ GBPS_OF_LANE = {
 _MAX_LINE = 4096
 AGGREGATION = "Aggregation Node"
 """Part of the description of adapters inside switches."""
+_FIRMWARE = re.compile(r"MT[0-9]+ .*Mellanox Technologies")
+"""Description of an adapter that no host has described."""
 
 _HEADER = re.compile(
     r'(?P<kind>Switch|Ca|Rt)\s+[0-9]+\s+"(?P<guid>[^"]+)"\s*#\s*"(?P<told>.*?)"(?:\s[^"]*)?'
@@ -172,4 +175,5 @@ def _machine(node: _Node) -> Machine:
     if node.kind != "Ca":
         return Machine(ANY_SWITCH)
     words = node.told.split()
-    return Machine(HOST, {"host": words[0]} if words else {})
+    described = words and not _FIRMWARE.fullmatch(node.told.strip())
+    return Machine(HOST, {"host": words[0]} if described else {})

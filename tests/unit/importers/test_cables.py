@@ -132,6 +132,16 @@ def test_a_subnet_is_understood(tmp_path: Path) -> None:
     assert fabric.structure.links.gbps.tolist() == [400.0] * 3
 
 
+def test_adapters_that_no_host_has_described_are_hosts_of_their_own(tmp_path: Path) -> None:
+    """Two adapters with the description of their firmware are not taken for one host."""
+    lines = SUBNET
+    for described in ("node001 mlx5_0", "node001 mlx5_1"):
+        lines = lines.replace(described, "MT4129 ConnectX7   Mellanox Technologies")
+    hosts = _loaded(tmp_path, lines).structure.host_names
+    assert len(hosts) == 2
+    assert all(host.startswith("MT4129-ConnectX7-Mellanox-Technologies-H-") for host in hosts)
+
+
 def test_a_lab_is_understood(tmp_path: Path) -> None:
     """Kinds are inherited and either form of endpoints is read.
 

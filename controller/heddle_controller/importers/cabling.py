@@ -22,7 +22,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from heddle_controller.importers.options import HOST, ImportOptions, check_words
-from heddle_controller.model.errors import MAX_PROBLEMS, InputError, Problem
+from heddle_controller.model.errors import MAX_PROBLEMS, InputError, Problem, refuse
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.files.fabric_file import parse_fabric
 from heddle_controller.model.files.records import short
@@ -86,7 +86,13 @@ def fabric_of(
     problems = [*_unmatched(machines, mapping), *_faults(machines, cables, options)]
     if problems:
         raise InputError(origin, *problems[:MAX_PROBLEMS])
+    if not cables:
+        raise refuse(origin, "", "tells of no cable between two machines; is it the right file?")
     kinds = _tiers(_kinds(machines, mapping), cables)
+    if HOST not in kinds.values():
+        named = short(next(iter(machines)))
+        cure = f"name the hosts by --map {HOST}=PATTERN; machines are called like {named}"
+        raise refuse(origin, "", f"no machine in it is a host; {cure}")
     ends: dict[str, int] = defaultdict(int)
     for cable in cables:
         for port in (cable.a, cable.b):

@@ -3,23 +3,26 @@
 The file is one object: the name of each machine that was asked, and what lldpctl printed there. A
 cable may be reported by one end or by both; either way it is one link. The reports of both ends are
 matched by their ports. A neighbour's port is named by its id, or by its description if the id is an
-address, which is the default of lldpd.
+address, which is the default of lldpd. A machine may be asked by its short name and announce its
+full one, or the other way round: the name by which it was asked is used.
 
 A machine is a switch if its neighbours see that it bridges or routes, and otherwise a host. A
 machine that no neighbour sees is a switch if it has a neighbour that is a host. ``--map`` overrides
-this. A link has the speed of the port's medium, if that is reported.
+this: hosts that run containers bridge, too. A link has the speed of the port's medium, if that is
+reported.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from typing import Any
 
 from heddle_controller.importers.cabling import ANY_SWITCH, Cable, Machine, Port, fabric_of
 from heddle_controller.importers.options import HOST, ImportOptions
-from heddle_controller.model.errors import MAX_PROBLEMS, InputError, Problem
+from heddle_controller.model.errors import MAX_PROBLEMS, InputError, Problem, refuse
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.files.records import short
 
@@ -42,9 +45,16 @@ class _View:
 
 def is_lldp(document: object) -> bool:
     """Return whether a document has the output of lldpctl for each machine."""
-    return isinstance(document, dict) and any(
-        isinstance(one, dict) and "lldp" in one for one in document.values()
+    return isinstance(document, dict) and (
+        _is_of_one(document)
+        or any(isinstance(one, dict) and "lldp" in one for one in document.values())
     )
+
+
+def _is_of_one(document: Mapping[str, Any]) -> bool:
+    """Return whether a document is the output of lldpctl on one machine."""
+    told = document.get("lldp")
+    return isinstance(told, dict) and "interface" in told
 
 
 def import_lldp(
@@ -60,8 +70,13 @@ def import_lldp(
         InputError: a record is not from lldpctl, a port has two neighbours, two ends contradict
             each other (all with machine and port), or the result is not a valid fabric.
     """
+    if _is_of_one(document):
+        cure = 'put all machines in one object: {"MACHINE": its output, ...}'
+        raise refuse(origin, "", f"is what one machine sees, without its name; {cure}")
     problems: list[Problem] = []
     views = [view for machine, told in document.items() for view in _views(machine, told, problems)]
+    asked_as = _asked_as(document, {view.far for view in views})
+    views = [replace(view, far=asked_as.get(view.far, view.far)) for view in views]
     by_port: dict[tuple[str, str], _View] = {}
     for view in views:
         other = by_port.setdefault((view.machine, view.port), view)
@@ -72,11 +87,29 @@ def import_lldp(
     if problems:
         raise InputError(origin, *problems[:MAX_PROBLEMS])
     told = {view.far for view in views}
-    switches = {view.far for view in views if view.switch}
+    hosts = mapping.get(HOST, "")
+    switches = {view.far for view in views if view.switch and not fnmatchcase(view.far, hosts)}
     switches |= {v.machine for v in views if v.machine not in told and v.far not in switches}
     machines = dict.fromkeys([*document, *sorted(told)], Machine(HOST))
     machines |= dict.fromkeys(sorted(switches), Machine(ANY_SWITCH))
     return fabric_of(name, machines, cables, mapping=mapping, options=options, origin=origin)
+
+
+def _asked_as(asked: Iterable[str], told: set[str]) -> dict[str, str]:
+    """Return the asked machines by the names that they announce, where these differ.
+
+    A short name stands for a full one if there is one such machine on either side.
+    """
+    known = set(asked)
+    short_of: dict[str, tuple[list[str], list[str]]] = {}
+    for names, side in ((known, 0), (told - known, 1)):
+        for name in names:
+            short_of.setdefault(name.partition(".")[0], ([], []))[side].append(name)
+    return {
+        other[0]: same[0]
+        for label, (same, other) in short_of.items()
+        if len(same) == len(other) == 1 and label in (same[0], other[0])
+    }
 
 
 def _where(view: _View) -> str:
@@ -130,9 +163,11 @@ def _views(machine: str, told: object, problems: list[Problem]) -> Iterator[_Vie
 
 
 def _view(machine: str, port: str, seen: Mapping[str, Any]) -> _View:
-    ((far, chassis),) = seen["chassis"].items()
-    if "type" in chassis and "value" in chassis:  # a neighbour without a name has its id here
-        far, chassis = chassis["value"], seen["chassis"]
+    chassis = seen["chassis"]
+    if set(chassis.get("id", {})) == {"type", "value"}:  # a neighbour without a name
+        far = chassis["id"]["value"]
+    else:
+        ((far, chassis),) = chassis.items()
     other = seen["port"]
     by_address = other["id"]["type"] in ("mac", "ip")
     far_port = other.get("descr") if by_address else None

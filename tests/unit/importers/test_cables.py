@@ -169,6 +169,50 @@ def test_neighbours_are_understood(tmp_path: Path) -> None:
     assert sorted(fabric.structure.links.gbps.tolist()) == [25.0, 100.0]
 
 
+def test_a_machine_is_known_by_its_short_and_its_full_name(tmp_path: Path) -> None:
+    """A machine has the name by which it was asked, though it announces a longer or shorter one."""
+    told = {
+        "leaf": {"swp1": _view("h1.pod", "eth0", switch=False)},
+        "h1.pod": {"eth0": _view("leaf.pod", "swp1", switch=True)},
+        "h2.pod": {"eth0": _view("leaf.pod", "swp2", switch=True)},
+    }
+    fabric = _loaded(tmp_path, json.dumps(lldp_of(**told)), link_gbps=100)
+    assert _kinds(fabric) == {"h1.pod": "nic", "h2.pod": "nic", "leaf": "leaf"}
+    assert fabric.link_count == 2
+    full = {"leaf.pod": told["leaf"], "h2": {"eth0": _view("leaf", "swp2", switch=True)}}
+    assert "leaf.pod" in _kinds(_loaded(tmp_path, json.dumps(lldp_of(**full)), link_gbps=100))
+
+
+def test_like_names_of_several_machines_are_kept_apart(tmp_path: Path) -> None:
+    """A short name that could stand for two machines stands for neither."""
+    told = {
+        "leaf": {
+            "swp1": _view("h.east", "eth0", switch=False),
+            "swp2": _view("h.west", "eth0", switch=False),
+        },
+        "h": {"eth0": _view("leaf", "swp3", switch=True)},
+    }
+    fabric = _loaded(tmp_path, json.dumps(lldp_of(**told)), link_gbps=100)
+    assert _kinds(fabric) == {"h.east": "nic", "h.west": "nic", "h": "nic", "leaf": "leaf"}
+
+
+def test_a_neighbour_without_a_name_is_known_by_its_id(tmp_path: Path) -> None:
+    """The firmware of a NIC announces no name; lldpctl prints its other facts beside its id."""
+    view = _view("", "eth0", switch=False)
+    (facts,) = view["chassis"].values()
+    view["chassis"] = {"id": {"type": "mac", "value": "02:00:00:00:00:02"}, **facts}
+    fabric = _loaded(tmp_path, json.dumps(lldp_of(leaf={"swp1": view})), link_gbps=100)
+    assert _kinds(fabric) == {"02:00:00:00:00:02": "nic", "leaf": "leaf"}
+
+
+def test_hosts_that_bridge_are_named_by_a_pattern(tmp_path: Path) -> None:
+    """Hosts that run containers bridge like switches; --map tells them from the leaf."""
+    seen = {f"swp{n}": _view(f"gpu{n}", "eth0", switch=True) for n in range(2)}
+    text = json.dumps(lldp_of(leaf=seen))
+    fabric = _loaded(tmp_path, text, "host=gpu*", link_gbps=100)
+    assert _kinds(fabric) == {"gpu0": "nic", "gpu1": "nic", "leaf": "leaf"}
+
+
 def test_a_graph_of_topograph_is_understood(tmp_path: Path) -> None:
     """Instances are hosts. Layers are leaf, spine and core, as in a host table."""
     instances = [
@@ -217,6 +261,8 @@ BOMB = "name: x\na: &a [1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(
             ),
             "has 2 network_layers, others above 1; give all as many",
         ),
+        ('{"lldp": {"interface": []}}', "is what one machine sees, without its name; put all"),
+        ('{"h1": {"lldp": {"interface": []}}}', "tells of no cable between two machines"),
         ('{"h1": {"lldp": 3}}', "h1: is {'lldp': 3}; give what lldpctl -f json prints there"),
         ('{"h1": {"lldp": {"interface": {"e": {}}}}}', "h1, port e: is {}; give what lldpctl"),
         (
@@ -247,5 +293,7 @@ def test_a_pattern_that_fits_nothing_is_refused(tmp_path: Path) -> None:
     """The error names the pattern or the word."""
     with pytest.raises(InputError, match=r"mapping leaf=tor.*: no machine has such a name"):
         _loaded(tmp_path, SUBNET, "leaf=tor*")
+    with pytest.raises(InputError, match=r"no machine in it is a host; .* --map host=PATTERN"):
+        _loaded(tmp_path, SUBNET, "leaf=node*")
     with pytest.raises(InputError, match="unknown 'leef'; did you mean leaf"):
         _loaded(tmp_path, SUBNET, "leef=tor*")

@@ -35,9 +35,9 @@ _ENTRIES = 4096
 """Most entries of reports that are processed in one turn of the event loop. A single report with
 more entries is processed in a thread."""
 
-_PACE = 0.05
+_PACE = 0.25
 """Seconds to wait for more reports to process together: numpy takes as long for one as for
-dozens."""
+dozens. A report covers seconds, so that rates are hardly older."""
 
 _Switch = tuple[str, str]
 """Fabric and switch."""

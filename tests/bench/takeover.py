@@ -3,7 +3,8 @@
 Two controllers share one Redis. Agents of 2,048 switches have connections of their own to both over
 mTLS. The clock runs from the signal until the last agent has accepted the new leader's first push,
 which asks what the switch holds and fences it. From then on the switch refuses whatever the old
-leader may still have under way. All agents share one process, and everything shares this machine.
+leader may still have under way. The agents share a few processes, and everything shares this
+machine.
 The lease of the killed leader is part of the time, since no one may lead before it is over.
 """
 
@@ -19,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -45,6 +46,10 @@ ROOT = Path(__file__).resolve().parents[2]
 SPINES = 16
 MOST_SECONDS = 2.0
 RUNS = 3
+CROWDS = 2
+"""Processes that share the agents."""
+
+Crowd = subprocess.Popen[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +92,8 @@ def measure(scale: Scale, screen: Screen) -> list[Row]:
             f"<= {MOST_SECONDS:g} s, none anew" if whole else "",
             last <= MOST_SECONDS and not begun if whole else None,
             f"of these {led:.2f} s until another leads, of which the lease is 1.5 s at most;"
-            f" processors: controller {controller:.2f} s, all agents in one process {crowd:.2f} s,"
-            f" which kept one busy for {min(crowd / last, 1.0):.0%} of the time",
+            f" processor of the controller {controller:.2f} s, of all agents {crowd:.2f} s, in"
+            f" {CROWDS} processes on {os.cpu_count()} processors",
             {"runs": [asdict(run) for run in told]},
         )
     ]
@@ -109,10 +114,13 @@ async def _taken_over(switches: int, runs: int, advance: Any) -> list[Run]:
         file = folder / "fabric.json"
         save_fabric_file(fabric, file)
         addresses = ",".join(one.address for one in pair.controllers.values())
-        crowd = stack.enter_context(agents(file, folder / "tls", addresses))
+        words = [str(file), str(folder / "tls"), addresses]
+        crowds = [
+            stack.enter_context(agents(*words, str(first), str(CROWDS))) for first in range(CROWDS)
+        ]
         told = []
         for _ in range(runs):
-            told.append(await _killed(pair, crowd))
+            told.append(await _killed(pair, crowds))
             advance(1)
         return told
 
@@ -157,39 +165,45 @@ class House:
         return name, epoch, at
 
 
-async def _killed(pair: House, crowd: subprocess.Popen[str]) -> Run:
-    before = await _asked(crowd, "up")
+async def _killed(pair: House, crowds: Sequence[Crowd]) -> Run:
+    before = await _asked(crowds, "up")
     name, epoch, _ = pair.led()
-    await _asked(crowd, f"over {epoch - 1}")  # the current leader has asked every switch
+    await _asked(crowds, f"over {epoch - 1}")  # the current leader has asked every switch
     process = pair.controllers[name].process
     (other,) = (one for key, one in pair.controllers.items() if key != name)
-    sides = [psutil.Process(other.process.pid), psutil.Process(crowd.pid)]
-    spent = [_processor_seconds(side) for side in sides]
+    leads = psutil.Process(other.process.pid)
+    follow = [psutil.Process(crowd.pid) for crowd in crowds]
+    spent = [_processor_seconds([leads]), _processor_seconds(follow)]
     at = time.time()
     process.send_signal(signal.SIGKILL)
-    after = await _asked(crowd, f"over {epoch}")
-    took = [_processor_seconds(side) - was for side, was in zip(sides, spent, strict=True)]
+    after = await _asked(crowds, f"over {epoch}")
+    took = _processor_seconds([leads]) - spent[0], _processor_seconds(follow) - spent[1]
     _, _, led = pair.led()
     await process.wait()
     await pair.start(name)
-    times = after["times"]
-    begun = after["sessions"] - before["sessions"]
+    times = [at for one in after for at in one["times"]]
+    begun = sum(one["sessions"] for one in after) - sum(one["sessions"] for one in before)
     return Run(led - at, min(times) - at, max(times) - at, begun, *took)
 
 
-def _processor_seconds(process: psutil.Process) -> float:
-    """Return the processor seconds of a process so far."""
-    times = process.cpu_times()
-    return float(times.user + times.system)
+def _processor_seconds(processes: Iterable[psutil.Process]) -> float:
+    """Return the processor seconds of some processes so far."""
+    times = [process.cpu_times() for process in processes]
+    return float(sum(one.user + one.system for one in times))
 
 
-async def _asked(crowd: subprocess.Popen[str], question: str) -> dict[str, Any]:
-    assert crowd.stdin is not None
+async def _asked(crowds: Sequence[Crowd], question: str) -> list[dict[str, Any]]:
+    """Ask all agents, and return the answer of each process."""
+    for crowd in crowds:
+        assert crowd.stdin is not None
+        crowd.stdin.write(question + "\n")
+        crowd.stdin.flush()
+    return [json.loads(await asyncio.to_thread(_line, crowd)) for crowd in crowds]
+
+
+def _line(crowd: Crowd) -> str:
     assert crowd.stdout is not None
-    crowd.stdin.write(question + "\n")
-    crowd.stdin.flush()
-    answer: dict[str, Any] = json.loads(await asyncio.to_thread(crowd.stdout.readline))
-    return answer
+    return crowd.stdout.readline()
 
 
 async def _furnish(redis: RedisServer, fabric: Fabric) -> None:
@@ -213,13 +227,12 @@ def _certify(folder: Path, fabric: Fabric) -> tuple[Authority, Pair]:
 
 
 @contextmanager
-def agents(file: Path, certificates: Path, addresses: str) -> Iterator[subprocess.Popen[str]]:
-    """Run the agents in a process of their own."""
-    words = [sys.executable, "-m", "tests.bench.takeover_agents"]
-    words += [str(file), str(certificates), addresses]
+def agents(*words: str) -> Iterator[Crowd]:
+    """Run a process with some of the agents; for ``words`` see ``takeover_agents``."""
+    command = [sys.executable, "-m", "tests.bench.takeover_agents", *words]
     env = {**os.environ, "GRPC_VERBOSITY": "ERROR"}
     pipe = subprocess.PIPE
-    with subprocess.Popen(words, stdin=pipe, stdout=pipe, cwd=ROOT, env=env, text=True) as run:
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, cwd=ROOT, env=env, text=True) as run:
         try:
             yield run
         finally:

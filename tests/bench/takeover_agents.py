@@ -1,10 +1,10 @@
-"""Agents of all switches of a fabric in one process, with connections of their own over mTLS.
+"""Agents of every so many-th switch of a fabric, with connections of their own over mTLS.
 
-`python -m tests.bench.takeover_agents FABRIC CERTIFICATES ADDRESS,ADDRESS` keeps their sessions up
-until standard input ends. Each line there is a question, answered by a line of JSON. `up` waits
-until every agent has a session with every controller. `over EPOCH` waits until every agent has
-accepted a greater epoch, and tells when each did so, in Unix seconds. Both tell how many sessions
-were begun.
+`python -m tests.bench.takeover_agents FABRIC CERTIFICATES ADDRESS,ADDRESS FIRST STEP` keeps their
+sessions up until standard input ends. Each line there is a question, answered by a line of JSON.
+`up` waits until every agent has a session with every controller. `over EPOCH` waits until every
+agent has accepted a greater epoch, and tells when each did so, in Unix seconds. Both tell how many
+sessions were begun.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import time
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import structlog
 
 from heddle_agent.agent import Agent
@@ -36,15 +37,14 @@ AT_ONCE = 64
 class Crowd:
     """The agents, and when each accepted which epoch."""
 
-    def __init__(self, fabric: Fabric, folder: Path, addresses: list[str]) -> None:
+    def __init__(self, fabric: Fabric, folder: Path, addresses: list[str], some: slice) -> None:
         structure, names = fabric.structure, NicIds()
         first, arcs = structure.out
         self.accepted: dict[str, dict[int, float]] = {}
         self.controllers = len(addresses)
         self.agents = []
-        for row, switch in enumerate(structure.nodes.ids):
-            if structure.nodes.kind[row] == NodeKind.NIC:
-                continue
+        for row in np.flatnonzero(structure.nodes.kind != NodeKind.NIC)[some].tolist():
+            switch = structure.nodes.ids[row]
             heads = structure.head[arcs[first[row] : first[row + 1]]].tolist()
             links = ManualLinks(switch, [NextHop(structure.nodes.ids[head]) for head in heads])
             files = (folder / f"agent-f1-{switch}{end}.pem" for end in ("", "-key"))
@@ -91,9 +91,8 @@ class Crowd:
         return {"sessions": self.sessions(), "times": first}
 
 
-async def run(fabric: Fabric, folder: Path, addresses: list[str]) -> None:
+async def run(crowd: Crowd) -> None:
     """Answer questions until standard input ends."""
-    crowd = Crowd(fabric, folder, addresses)
     running = await crowd.start()
     gc.collect()
     gc.freeze()
@@ -108,5 +107,6 @@ async def run(fabric: Fabric, folder: Path, addresses: list[str]) -> None:
 
 if __name__ == "__main__":
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
-    _, file, certificates, several = sys.argv
-    asyncio.run(run(load_fabric_file(Path(file)), Path(certificates), several.split(",")))
+    _, file, certificates, several, start, step = sys.argv
+    whole, own = load_fabric_file(Path(file)), slice(int(start), None, int(step))
+    asyncio.run(run(Crowd(whole, Path(certificates), several.split(","), own)))

@@ -52,7 +52,8 @@ def split_address(address: str) -> tuple[str, int]:
     """
     host, colon, port = address.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
-    if not (colon and host and port.isascii() and port.isdecimal() and int(port) < 65536):  # noqa: PLR2004 - ports
+    named = colon and host and "/" not in host
+    if not (named and port.isascii() and port.isdecimal() and int(port) < 65536):  # noqa: PLR2004 - ports
         msg = f"{address!r} is not an address: use host:port, such as 127.0.0.1:7400"
         raise ValueError(msg)
     return host, int(port)

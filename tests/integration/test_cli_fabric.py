@@ -200,6 +200,7 @@ async def test_with_several_fabrics_one_has_to_be_named(tmp_path: Path) -> None:
     async with operating(tmp_path) as o:
         for name in ("a", "b"):
             await o.does("fabric", "import", saved(tmp_path), "--name", name)
-        done = await o.does("fabric", "show")
-        assert (done.code, "a, b" in done.err) == (2, True)
+        for words in (("fabric", "show"), ("job", "list"), ("fabric", "link", "l0,s0,0", "up")):
+            done = await o.does(*words)
+            assert (done.code, "(a, b): name one by --fabric" in done.err) == (2, True)
         assert (await o.does("fabric", "show", "--fabric", "b")).lines[0] == ["name", "b"]

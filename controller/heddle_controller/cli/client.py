@@ -9,8 +9,8 @@ from functools import cached_property
 
 import grpc
 
-from heddle.client import Client, Conflict, Credentials, CredentialsError, HeddleError, NotFound
-from heddle_controller.cli.failure import Failure, failure_of
+from heddle.client import Client, Credentials, CredentialsError, HeddleError
+from heddle_controller.cli.failure import failure_of
 from heddle_controller.cli.output import echo
 from heddle_controller.model.errors import refuse
 
@@ -98,16 +98,9 @@ class Terms:
         """Resource name of the fabric: the one that was named, or the only one.
 
         Raises:
-            Failure: No fabric was named, and the controller has none or several.
+            HeddleError: No fabric was named, and the controller has none or several.
         """
-        try:
-            return self.api.fabric()
-        except NotFound:
-            cure = "import one with 'heddle fabric import FILE'"
-            raise Failure(f"the controller at {self.server} has no fabric: {cure}") from None
-        except Conflict as error:
-            text = error.message.partition(": name one")[0]
-            raise Failure(f"{text}: say which with --fabric") from None
+        return self.api.fabric()
 
     @property
     def plan(self) -> str:

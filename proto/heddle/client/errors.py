@@ -157,7 +157,7 @@ def _why(text: str) -> str:
     first = text.splitlines()[0] if text else "no reason told"
     if OPENSSL in first:
         return first.rpartition(OPENSSL)[2].removesuffix(": OK")[:200]
-    return first.rpartition(": ")[2][:200]
+    return first.rpartition(": ")[2].removesuffix("]")[:200]
 
 
 def _status(call: grpc.Call) -> Sequence[Any] | None:

@@ -66,10 +66,12 @@ class Operations:
             return self._fabric
         found = [fabric.name for fabric in await self.list_fabrics(timeout)]
         if not found:
-            raise NotFound("the controller has no fabric", code=grpc.StatusCode.NOT_FOUND)
+            cure = "import one with 'heddle fabric import FILE'"
+            raise NotFound(f"the controller has no fabric: {cure}", code=grpc.StatusCode.NOT_FOUND)
         if len(found) > 1:
             told = ", ".join(name.rpartition("/")[2] for name in found)
-            raise Conflict(f"there are several fabrics ({told}): name one")
+            cure = "name one by --fabric, or as the client's 'fabric'"
+            raise Conflict(f"there are several fabrics ({told}): {cure}")
         self._fabric = found[0]
         return self._fabric
 

@@ -39,6 +39,13 @@ def test_an_unreachable_controller_is_named_with_the_cure() -> None:
     )
 
 
+def test_a_host_that_nobody_knows_is_named_with_the_cause() -> None:
+    """The cause is the resolver's own words, without the brackets around them."""
+    done = heddle("--server", "nobody.invalid:7400", "job", "list")
+    assert (done.code, "nobody.invalid:7400 (" in done.err) == (2, True)
+    assert "]" not in done.err
+
+
 def test_a_controller_that_does_not_answer_is_not_waited_for() -> None:
     """If a port accepts and sends nothing, the command ends within its timeout."""
     with socket.socket() as mute:
@@ -51,7 +58,9 @@ def test_a_controller_that_does_not_answer_is_not_waited_for() -> None:
     assert len(done.err.splitlines()) == 1
 
 
-@pytest.mark.parametrize("address", ["7400", "localhost:", ":7400", "localhost:x", ""])
+@pytest.mark.parametrize(
+    "address", ["7400", "localhost:", ":7400", "localhost:x", "http://localhost:7400", ""]
+)
 def test_an_address_that_is_none_is_refused(address: str) -> None:
     """The error says which form an address has."""
     done = heddle("--server", address, "fabric", "list")

@@ -134,6 +134,23 @@ async def test_old_plans_are_kept_a_while_then_trimmed(led: Store) -> None:
     assert await led.plan_summaries("f1", below=4, limit=2) == summaries[-3:-1]
 
 
+async def test_the_plan_of_a_rollback_is_kept_as_long_as_it(led: Store) -> None:
+    """Links may come back late, and flows then return to its paths; afterwards it is trimmed."""
+    await commit(led, 1, 1)
+    await commit(led, 1, 2)
+    await led.roll_back("f1", 1, 1000.0)
+    last = KEPT + 3
+    for generation in range(3, last + 1):
+        await commit(led, 1, generation)
+    kept = await led.committed("f1", 1)
+    assert kept is not None
+    assert kept.generation == 1
+    assert await led.committed("f1", 2) is None
+    await led.end_rollback("f1")
+    await commit(led, 1, last + 1)
+    assert await led.committed("f1", 1) is None
+
+
 async def test_what_is_gone_back_to_is_intent(world: StoreWorld) -> None:
     """A rollback is intent: all readers see it until it ends, and it survives a restart.
 

@@ -129,7 +129,8 @@ def plan(ctx: click.Context, /, *, as_json: bool, **asked: Any) -> None:  # noqa
 def diff(client: Terms, *, before: int, after: int) -> None:
     """Show what moved from one plan to another; without AFTER, to the newest plan.
 
-    A plan is given by its generation; 'heddle history' lists generations.
+    A plan is given by its generation; 'heddle history' lists generations. The
+    newest 16 plans are kept.
     """
     request = pb.ComparePlansRequest(plan=f"{client.fabric}/plan", before=before, after=after)
     answer = client.api.plans.ComparePlans(request)

@@ -21,6 +21,7 @@ from heddle_controller.serve.codec import common, names
 from heddle_controller.serve.codec import plan as codec
 from heddle_controller.serve.errors import not_found
 from heddle_controller.serve.what_if import MAX_TOLD, outcomes
+from heddle_controller.state.plans import KEPT
 from heddle_controller.state.records import Committed, PlanSummary, Rollback
 from heddle_controller.store.store import Store
 
@@ -60,7 +61,8 @@ async def kept_plan(store: Store, fabric: str, generation: int) -> Committed:
     if generation > newest:
         message = f"{name} has no generation {generation} yet: the newest is {newest}"
     else:
-        message = f"generation {generation} of {name} is not kept any more: see heddle history"
+        kept = f"the newest {KEPT} are, from {max(1, newest - KEPT + 1)} on"
+        message = f"generation {generation} of {name} is not kept any more: {kept}"
     raise not_found("NO_SUCH_GENERATION", message, name=name)
 
 

@@ -39,7 +39,7 @@ from heddle_controller.state.view import (
 
 KEPT = 16
 """How many plans of each fabric are kept, to inspect them or return to them. An agent that missed a
-few plans still holds a table that is known here."""
+few plans still holds a table that is known here. The plan of a rollback is kept as long as it."""
 REMEMBERED = 1000
 """How many plans of each fabric have their summary kept."""
 PLAN, SUMMARY, PROGRAMMED = "plan", "summary", "programmed"
@@ -103,6 +103,8 @@ def commit(
 ) -> Change:
     """Make a plan the newest, and drop plans that are not kept any more.
 
+    The plan of a rollback stays, however many follow it: links that come back need its paths.
+
     Args:
         view: The fabric.
         row: How the plan is stored.
@@ -125,7 +127,13 @@ def commit(
     before = plan_row(view, newest)
     if len(row.blobs) > 1 and (before is None or before.blobs != row.blobs[:-1]):
         raise UnknownBaseError
-    gone = {name: old for name, old in plan_rows(view).items() if name <= generation - KEPT}
+    current = rollback_of(view, stamp.now)
+    held_to = current.generation if current else None
+    gone = {
+        name: old
+        for name, old in plan_rows(view).items()
+        if name <= generation - KEPT and name != held_to
+    }
     sets: dict[str, bytes | None] = {
         _field(generation): orjson.dumps(row),
         _field(generation, SUMMARY): orjson.dumps(summary),
@@ -141,7 +149,9 @@ def commit(
         fabric=view.name,
         moves=FACTS,
         time=stamp.now,
-        guards=(view.guard(GENERATION), view.guard(PROGRAMMED), view.guard(_field(newest))),
+        guards=tuple(
+            view.guard(name) for name in (GENERATION, PROGRAMMED, ROLLBACK, _field(newest))
+        ),
         sets=sets,
         keep=tuple(keep),
         drop=tuple(blob for old in gone.values() for blob in old.pointed_at()),
@@ -312,7 +322,8 @@ def roll_back(view: View, generation: int, seconds: float, stamp: Stamp) -> tupl
         why = "was made for other nodes or links: the fabric was put since"
         raise FailedPrecondition("rollback", Problem(f"generation {generation}", why))
     wanted = Rollback(generation, view.number(INTENT_VERSION) + 1, stamp.now + seconds)
-    return _written(view, wanted, stamp), wanted
+    change = _written(view, wanted, stamp)
+    return replace(change, guards=(*change.guards, view.guard(_field(generation)))), wanted
 
 
 def end_rollback(view: View, stamp: Stamp) -> Change:

@@ -497,7 +497,7 @@ def test_jobs_run_while_no_controller_does(world: World) -> None:
     job = submitted(world, hostfile() + SHOW, "-N4", "-n4", "--comment", SHAPE)
     output = world.slurm.ended(job)
     assert ranks(output) == list(ODD)
-    assert "heddle: this job has not all its routes: cannot reach the controller" in output
+    assert "not all routes of this job are programmed: cannot reach the controller" in output
     assert f"job {job}: cannot reach the controller" in world.log()
     let_go(world, before)
     wait_until((world.spool / "owed" / name(before)).exists, "the epilog to note what is owed")
@@ -515,7 +515,7 @@ def test_a_comment_that_is_no_shape_is_told_to_its_user(world: World) -> None:
     job = submitted(world, "srun hostname\n", "-N1", "--comment", "heddle: gpus=8 tq8")
     output = world.slurm.ended(job)
     said = "'tq8' is no word of a shape: write KEY=VALUE, such as gpus=8"
-    assert output.startswith(f"heddle: this job has not all its routes: {said}\n")
+    assert output.startswith(f"heddle: not all routes of this job are programmed: {said}\n")
     assert f"job {job}: {said}" in world.log()
     assert world.jobs() == {}
 

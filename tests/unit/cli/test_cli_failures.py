@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
@@ -56,6 +57,26 @@ def test_a_controller_that_does_not_answer_is_not_waited_for() -> None:
     assert done.code == 2
     assert server in done.err
     assert len(done.err.splitlines()) == 1
+
+
+def test_a_prolog_whose_controller_is_silent_names_no_option(tmp_path: Path) -> None:
+    """It succeeds and tells the reason. Its time limits are settings of Slurm's administrator."""
+    job = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n0", "SLURM_JOB_COMMENT": "heddle: gpus=1"}
+    with socket.socket() as mute:
+        mute.bind(("127.0.0.1", 0))
+        mute.listen()
+        server = f"127.0.0.1:{mute.getsockname()[1]}"
+        program = Path(sys.executable).with_name("heddle")
+        words = ("slurm", "prolog", "--answer", "0.3", "--directory", tmp_path)
+        done = subprocess.run(
+            [program, "--server", server, *words],
+            env={**os.environ, **job, "SLURM_JOB_UID": str(os.getuid())},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 0
+    assert done.stderr.endswith(f"job 7: the controller at {server} did not answer in time\n")
 
 
 @pytest.mark.parametrize(

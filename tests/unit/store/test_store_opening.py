@@ -108,6 +108,15 @@ async def test_no_folder(tmp_path: Path) -> None:
         await open_embedded(tmp_path / "none" / "store.db")
 
 
+async def test_a_path_without_its_first_slash_is_told_as_relative(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After sqlite:/// comes a path below the working folder; the error says so."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(Unusable, match=f"below {tmp_path}: sqlite://// begins an absolute path"):
+        await open_embedded(Path("none/store.db"))
+
+
 async def test_a_folder_is_no_file(tmp_path: Path) -> None:
     """A path that is a folder is refused, and the lock is released."""
     (tmp_path / "store.db").mkdir()

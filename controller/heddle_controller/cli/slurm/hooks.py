@@ -23,7 +23,14 @@ from typing import Any, Never
 
 import click
 
-from heddle.client import PROGRAMMED, HeddleError, InvalidRequest, NotFound, PreconditionFailed
+from heddle.client import (
+    PROGRAMMED,
+    HeddleError,
+    InvalidRequest,
+    NotFound,
+    PreconditionFailed,
+    TimedOut,
+)
 from heddle.ports import ports_document
 from heddle.shape import Shape, shape_text
 from heddle.v1 import placement_pb2 as pb
@@ -125,6 +132,8 @@ def note(text: str) -> None:
 
 def said(client: Terms, error: Exception) -> str:
     """Return an error as one line."""
+    if isinstance(error, TimedOut):  # the time limits are the administrator's, not --timeout
+        return error.message
     try:
         with client.failing():
             raise error  # noqa: TRY301 - for what the context makes of it
@@ -142,8 +151,8 @@ def answering(client: Terms, patience: Patience) -> Terms:
     """Return a client of the first controller that answers, within the time that is left.
 
     Raises:
-        HeddleError: No controller answers.
-        Failure: It has no such fabric, or it has several and none was named.
+        HeddleError: No controller answers, or it has several fabrics and none was named.
+        Failure: It has no such fabric.
     """
     addresses = client.server.split(",")
     for number, address in enumerate(addresses, 1):

@@ -163,6 +163,8 @@ class StoreFile:
 
     def _no_place(self, error: OSError) -> Unusable:
         cure = "give a path in a folder that exists and can be written"
+        if not self._told.is_absolute():
+            cure += f"; this one is below {Path.cwd()}: sqlite://// begins an absolute path"
         return self._unusable(f"cannot be created ({error.strerror}); {cure}")
 
     def _unusable(self, reason: str) -> Unusable:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 
 import httpx2
 from lightkube.config.kubeconfig import KubeConfig
 from lightkube.core.async_client import AsyncClient as ClusterClient
+from lightkube.core.exceptions import ConfigError
 
 from heddle.client import AsyncClient, Credentials
 from heddle_kubernetes.admission import Admission, Limits
@@ -47,7 +49,7 @@ async def serve(settings: Settings, config: KubeConfig | None = None) -> None:
         settings: What to do.
         config: How to reach the cluster; None: as a pod does, or as KUBECONFIG says.
     """
-    client = ClusterClient(config=config, timeout=httpx2.Timeout(CALL_SECONDS), field_manager=OURS)
+    client = _client(config)
     cluster = Cluster(client)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(client.close)
@@ -77,11 +79,24 @@ async def serve(settings: Settings, config: KubeConfig | None = None) -> None:
 
 async def clear(config: KubeConfig | None = None) -> None:
     """Remove Heddle's labels and objects from a cluster."""
-    client = ClusterClient(config=config, timeout=httpx2.Timeout(CALL_SECONDS), field_manager=OURS)
+    client = _client(config)
     try:
         await Tiers(Cluster(client), None, "").clear()
     finally:
         await client.close()
+
+
+def _client(config: KubeConfig | None) -> ClusterClient:
+    """Return a client of the cluster. Raises ``ConfigError`` if it cannot be configured."""
+    limit = httpx2.Timeout(CALL_SECONDS)
+    try:
+        return ClusterClient(config=config, timeout=limit, field_manager=OURS)
+    except ConfigError:
+        raise
+    except Exception as error:  # lightkube does not check what it reads
+        file = os.environ.get("KUBECONFIG", "~/.kube/config")
+        reason = f"{type(error).__name__}: {' '.join(f'{error}'.split())}"
+        raise ConfigError(f"{file} is no configuration of a cluster ({reason})") from error
 
 
 async def _identity(cluster: Cluster) -> str:

@@ -1,0 +1,45 @@
+"""A configuration of the cluster that cannot be used."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from heddle_kubernetes.cli import main
+
+CONTEXT = {"name": "c", "context": {"cluster": "c", "user": "u"}}
+CLUSTER = {"name": "c", "cluster": {"server": "https://127.0.0.1:1"}}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{}",
+        "[]",
+        "a: [",
+        "\x00",
+        json.dumps({"clusters": [], "contexts": [CONTEXT], "current-context": "c"}),
+        json.dumps({
+            "clusters": [CLUSTER],
+            "contexts": [CONTEXT],
+            "users": [{"name": "u", "user": {"client-certificate": "none", "client-key": "none"}}],
+            "current-context": "c",
+        }),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("command", ["serve", "clear"])
+def test_the_error_names_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, command: str
+) -> None:
+    """The program ends with 2 and one line, which names the file."""
+    file = tmp_path / "config"
+    file.write_text(text)
+    monkeypatch.setenv("KUBECONFIG", str(file))
+    done = CliRunner().invoke(main, [command])
+    assert done.exit_code == 2, done.output
+    assert done.output.startswith(f"Error: {file} is no configuration of a cluster (")
+    assert done.output.count("\n") == 1

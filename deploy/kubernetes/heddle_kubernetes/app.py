@@ -64,7 +64,11 @@ async def serve(settings: Settings, config: KubeConfig | None = None) -> None:
         )
         health = Health()
         if settings.health is not None:
-            stack.push_async_callback(await health.listen(*settings.health))
+            try:
+                stack.push_async_callback(await health.listen(*settings.health))
+            except OSError as error:
+                host, port = settings.health
+                raise ConfigError(f"--health {host}:{port}: {error.strerror or error}") from None
         names = Names(await _identity(cluster))
         async with asyncio.TaskGroup() as tasks:
             if settings.admission:

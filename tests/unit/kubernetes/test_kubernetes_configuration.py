@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 
 import pytest
@@ -42,4 +43,18 @@ def test_the_error_names_the_file(
     done = CliRunner().invoke(main, [command])
     assert done.exit_code == 2, done.output
     assert done.output.startswith(f"Error: {file} is no configuration of a cluster (")
+    assert done.output.count("\n") == 1
+
+
+def test_a_port_that_is_taken_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The program ends with 2 and one line, which names the option and the address."""
+    users = [{"name": "u", "user": {"token": "t"}}]
+    usable = {"clusters": [CLUSTER], "contexts": [CONTEXT], "users": users, "current-context": "c"}
+    (tmp_path / "config").write_text(json.dumps(usable))
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken = f"127.0.0.1:{other.getsockname()[1]}"
+        done = CliRunner().invoke(main, ["serve", "--health", taken])
+    assert done.exit_code == 2, done.output
+    assert done.output.startswith(f"Error: --health {taken}: ")
     assert done.output.count("\n") == 1

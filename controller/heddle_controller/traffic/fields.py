@@ -73,7 +73,8 @@ class Fields:
         number = size_of(value) if isinstance(value, str) else value
         if _is_number(number) and 1 <= number < MAX_BYTES and number == int(number):
             return int(number)
-        what = "give the bytes one rank puts in, such as 1048576 or 64MiB"
+        below = f", below {MAX_BYTES}" if _is_number(number) and number >= MAX_BYTES else ""
+        what = f"give the bytes one rank puts in, such as 1048576 or 64MiB{below}"
         self.fault(f"has no {name}; {what}" if value is None else _not(name, value, what))
         return 1
 

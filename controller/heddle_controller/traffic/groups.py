@@ -60,7 +60,7 @@ def _range_problems(job: Job) -> list[Problem]:
     for name in ("tp", "pp", "dp", "cp", "ep"):
         degree = getattr(p, name)
         if not 0 <= degree <= MAX_RANKS:
-            reason = f"{name} is {degree}; give 1 or more, or leave it out"
+            reason = f"{name} is {degree}; give 1 to {MAX_RANKS:,}, or leave it out"
             found.append(Problem("parallelism", reason))
     return found
 

@@ -42,7 +42,7 @@ def test_nothing_given_is_all_dp() -> None:
         (_job(2, 8, tp=4, ep=3), "ep 3 does not divide dp 4 × cp 1 = 4; ep 2 would"),
         (_job(0, 8), "hosts: none is named"),
         (_job(1, 0), "gpus_per_host: is 0; give 1 or more"),
-        (_job(1, 8, tp=-2), "parallelism: tp is -2; give 1 or more, or leave it out"),
+        (_job(1, 8, tp=-2), "parallelism: tp is -2; give 1 to 4,194,304, or leave it out"),
         (_job(1, 1 << 40), "makes 1,099,511,627,776 ranks"),
     ],
 )

@@ -175,6 +175,11 @@ def test_trace_fills_in_what_the_file_leaves_out(tmp_path: Path) -> None:
             ONE + "  collectives: [{operation: all_reduce, group: dp, bytes: .inf}]\n",
             "collectives[0] (line 4): bytes is '.inf'; give the bytes one rank puts in",
         ),
+        (
+            ONE
+            + "  collectives: [{operation: all_reduce, group: dp, bytes: 4611686018427387904}]\n",
+            "64MiB, below 4611686018427387904",
+        ),
         (ONE + "  collectives: [{operation: all_reduce, group: dp}]\n", "has no bytes"),
         (ONE + "  trace: gone.csv\n", "gone.csv: cannot be read: No such file"),
         (ONE + ONE, "job 'a': this name is used twice"),

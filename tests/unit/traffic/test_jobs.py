@@ -212,10 +212,13 @@ def test_a_job_costs_what_the_job_has() -> None:
     for hosts in (16, 640):
         fabric = clos(hosts, 4)
         flows_of_job(job, fabric)
-        tracemalloc.start()
-        flows_of_job(job, fabric)
-        most[hosts] = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
+        peaks = []
+        for _ in range(3):  # other threads allocate, too, now and then
+            tracemalloc.start()
+            flows_of_job(job, fabric)
+            peaks.append(tracemalloc.get_traced_memory()[1])
+            tracemalloc.stop()
+        most[hosts] = min(peaks)
     assert most[640] < most[16] + 1024, most
 
 

@@ -67,7 +67,7 @@ CHOICES: dict[str, tuple[type, str]] = {
     "spines_per_group": (int, "CSV: spines a named spine stands for; else the NICs of a host"),
     "cores_per_plane": (int, "CSV: cores that join the spines of one place"),
     "core_taper": (float, "CSV: a spine's speed down over its speed up"),
-    "link_gbps": (float, "Speed of a link that tells none, where links are told"),
+    "link_gbps": (float, "Speed of links whose speed the file does not state"),
     "speed_unit": (str, "JSON: unit of bare numbers: bps, K, M, G or T"),
 }
 """Options of the importers: type and meaning."""
@@ -103,7 +103,7 @@ def with_choices(command: Command) -> Command:
     default="",
     help="Which columns or fields mean what, such as "
     "host=ip,leaf=ASW,spine=PSW,core=DSW. For ibnetdiscover, lldp and containerlab: "
-    "which names are of which kind, such as leaf=tor*,spine=agg*.",
+    "which names are of which kind, such as host=gpu*,leaf=tor*,spine=agg*.",
 )
 @click.option("--name", help="Name on the controller. Default: the name in the file.")
 @click.option(

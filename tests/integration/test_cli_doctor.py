@@ -133,7 +133,8 @@ async def test_the_path_of_the_slowest_flow_tells_parallel_links_apart(tmp_path:
     pod = clos(leaves=2, spines=1, nics_per_leaf=1, nics_per_host=1, parallel=2, name="pod")
     save_fabric_file(pod, fabric)
     jobs.write_text("- {job: red, hosts: [l0-h0, l1-h0], gpus_per_host: 1}")
-    async with controlling(tmp_path) as controller:
+    patient = ("--rollout-seconds", "3600")  # there are no agents, and nobody gives up on them
+    async with controlling(tmp_path, *patient) as controller:
         for words in (
             ("fabric", "import", fabric),
             ("fabric", "link", "l0,s0,0", "down"),

@@ -283,7 +283,7 @@ def test_our_program_may_be_killed_at_any_moment(world: World) -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_our_program_ends_in_order(world: World, number: signal.Signals) -> None:
     """A signal to end, also that of a terminal that goes, ends the program with status 0."""
-    process = world.launch("--no-tiers")
+    process = world.launch("--no-tiers", "--wait", "600")
     key = world.submit(workload("planned", pair(0)))
     assert world.ready(key).startswith("planned: ")
     process.send_signal(number)

@@ -161,6 +161,48 @@ def test_a_demand_loses_what_it_asks_for(runner: DrillRunner, tmp_path: Path) ->
     assert values["lost_gbit", "demands"] == pytest.approx(600 * 0.003)
 
 
+def test_a_job_that_is_finished_after_its_last_iteration_has_a_makespan(
+    runner: DrillRunner, tmp_path: Path
+) -> None:
+    """Three iterations of 10 ms take 30 ms, whether or not the job is then finished."""
+    job = JOB.replace("compute: 5ms", "compute: 5ms\n    iterations: 3")
+    values, _ = _play(runner, tmp_path, job, "  - {at: 100ms, finish: pair}\n")
+    assert values["makespan", "pair"] == pytest.approx(0.030)
+
+
+def test_a_job_that_is_finished_before_its_last_iteration_has_no_makespan(
+    runner: DrillRunner, tmp_path: Path
+) -> None:
+    """What a job would have needed is not measured if a step ends it in its second iteration."""
+    job = JOB.replace("compute: 5ms", "compute: 5ms\n    iterations: 3")
+    values, _ = _play(runner, tmp_path, job, "  - {at: 15ms, finish: pair}\n")
+    assert ("makespan", "pair") not in values
+
+
+def test_a_plan_that_moves_nothing_stands_once_it_is_committed(
+    runner: DrillRunner, tmp_path: Path
+) -> None:
+    """A plan that changes no entry is acknowledged when it is committed, not when it is made.
+
+    The flow stays below its leaf, which loses a link to a spine: 2 ms until the loss is seen, 1 ms
+    for the report and 20 ms for the plan, and there is nothing to push.
+    """
+    fabric = "clos: {leaves: 2, spines: 2, nics_per_leaf: 2, nics_per_host: 1}"
+    old = "clos: {leaves: 2, spines: 2, nics_per_leaf: 1, nics_per_host: 1}"
+    demand = "demands: [{from: l0-h0-n0, to: l0-h1-n0, gbps: 100}]\n"
+    path = tmp_path / "local.yaml"
+    step = "timeline: [{at: 100ms, cut: l0 to s0}]\nsettle: 300ms\n"
+    path.write_text(f"{HEAD.replace(old, fabric)}{demand}{step}{EXPECT}")
+    verdict = runner.play(load_scenario(path), "fluid", 1)
+    values = {(name, of): series[0] for (_, name, of), series in verdict.values.items()}
+    assert values["moved", ""] == 0
+    for stage in ("solved", "acked", "converged"):
+        assert values[stage, ""] == pytest.approx(0.023)
+    (story,) = verdict.stories
+    marks = [event.mark for event in sorted(story.events, key=lambda event: event.at)]
+    assert marks.index(Mark.PLAN) < marks.index(Mark.ACK)
+
+
 def test_replaced_and_finished(runner: DrillRunner, tmp_path: Path) -> None:
     """A job that ends sends nothing more, and its flows leave the plan."""
     values, story = _play(runner, tmp_path, JOB, "  - {at: 100ms, finish: pair}\n")

@@ -143,10 +143,13 @@ def _stages(outcome: FinishedRun) -> Iterator[tuple[str, float]]:
 
 
 def _job(outcome: FinishedRun, name: str) -> Iterator[tuple[str, float]]:
-    """Yield the makespan, and the times of iterations relative to those before the first step."""
+    """Yield the longest makespan, and the times of iterations over those before the first step.
+
+    A job that a step ends before its last iteration has no makespan.
+    """
     simulation, traffic = outcome.simulation, outcome.simulation.traffic
     run = simulation.fluid.told()
-    times, begins = list[float](), list[float]()
+    times, begins, makespans = list[float](), list[float](), list[float]()
     for one, ends in zip(traffic.placed, traffic.ends, strict=True):
         if one.spec.job.name != name:
             continue
@@ -155,9 +158,11 @@ def _job(outcome: FinishedRun, name: str) -> Iterator[tuple[str, float]]:
         starts = np.concatenate([[one.begin], over[:-1]])[: len(over)]
         times += (over - starts).tolist()
         begins += starts.tolist()
-        if one.spec.iterations and np.isinf(one.end):
-            whole = len(over) == len(ends)
-            yield "makespan", float(over[-1] - one.begin) if whole else float("inf")
+        whole = len(over) == len(ends)
+        if one.spec.iterations and (whole or np.isinf(one.end)):
+            makespans.append(float(over[-1] - one.begin) if whole else float("inf"))
+    if makespans:
+        yield "makespan", max(makespans)
     length, start = np.asarray(times), np.asarray(begins)
     early = start + length <= outcome.begin + _SAME
     if not early.any():
@@ -239,7 +244,9 @@ class Log:
         return bool(plans) and max(plans) > known
 
     def stands(self, at: float) -> None:
-        """Note that all switches hold the newest plan."""
-        self.stood.append(at)
+        """Note that all switches hold the newest plan, at the earliest when it is committed."""
         if self.plans:
+            # Without an entry to change, nothing is pushed, and no later call marks the commit.
+            at = max(at, self.plans[-1][0])
             self.tell(at, Mark.ACK, f"plan {self.plans[-1][1].generation} stands in every switch")
+        self.stood.append(at)

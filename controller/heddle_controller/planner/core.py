@@ -54,6 +54,7 @@ from heddle_controller.planner.planning import (
     Repair,
     Wanted,
     after_quiet,
+    begins_anew,
     expected_plan,
     make_plan,
     reoptimise,
@@ -173,9 +174,7 @@ class PlanningCore:
         wanted = _knowing(wanted, standing)
         if standing is not None and (same_input(standing, wanted) or one.keeps(standing, wanted)):
             return PlanAnswer(None, wanted.refused)
-        if standing is not None:
-            self.prepare(intent.name, standing)
-        repair = one.repair if standing is not None else None
+        repair = None if standing is None else self._repair_of(intent.name, standing, wanted)
         one.prepared = None  # from now on, the repair begins with another plan
         planned = make_plan(wanted, standing, repair, self._engine, one.made)
         if standing is not None and planned.plan.nic_ports and same_plan(planned.plan, standing):
@@ -255,11 +254,10 @@ class PlanningCore:
         """Implement ``Planner.try_job``."""
         before = self._standing(intent, standing)
         own = self._engine.flows_of_job(job, intent.fabric)
-        settled &= len(before.flows) > 0 and len(before.flows) + len(own) <= MOST_SETTLED_FLOWS
+        settled &= len(before.flows) + len(own) <= MOST_SETTLED_FLOWS
         wanted = self._wanted_with(intent, job, own, before, in_order=settled)
-        wanted, repair = _knowing(wanted, before), None
-        if len(before.flows):
-            repair = self._repair_of(intent.name, before)
+        wanted = _knowing(wanted, before)
+        repair = self._repair_of(intent.name, before, wanted)
         beside = self._beside(intent, before)
         after, final = expected_plan(wanted, before, repair, self._engine, hasty=hasty)
         loads_after(after, before)
@@ -300,19 +298,22 @@ class PlanningCore:
             known = one.beside = _Beside(before, intent.fabric)
         return known
 
-    def _repair_of(self, fabric: str, standing: Plan) -> Repair | None:
-        """Return the repair of the current plan. A caller that changes it must take a copy."""
+    def _repair_of(self, fabric: str, standing: Plan, wanted: Wanted) -> Repair | None:
+        """Return the repair of the current plan, or None if a plan from scratch is to be made.
+
+        A question that changes it must take a copy.
+        """
         self.prepare(fabric, standing)
-        return self._fabrics[fabric].repair
+        return None if begins_anew(standing, wanted) else self._fabrics[fabric].repair
 
     def _standing(self, intent: Intent, standing: Plan | None) -> Plan:
         return standing if standing is not None else self._rehearsed(intent, None)
 
     def _rehearsed(self, intent: Intent, previous: Plan | None) -> Plan:
         """Return the plan that the loop would have for an intent after ``previous``, in quiet."""
-        repair = self._repair_of(intent.name, previous) if previous is not None else None
-        repair = None if repair is None else repair.copy()
         wanted = _knowing(wanted_of(intent, self._engine), previous)
+        repair = None if previous is None else self._repair_of(intent.name, previous, wanted)
+        repair = None if repair is None else repair.copy()
         return settled_plan(wanted, previous, repair, self._engine)
 
 

@@ -10,8 +10,9 @@ Its functions are pure. They choose between several ways to plan:
   to leave when links were lost. A plan of many flows that missed its bound before, and is no fuller
   now, waits for quiet.
 - *Repair alone* is used while an operator holds an earlier plan.
-- *A plan from scratch* is made if there is none, if repair fails, or if that is quick. Nobody who
-  waits for a path waits for a plan of many flows from scratch.
+- *A plan from scratch* is made if there is none, if repair fails, or if that is quick. If few flows
+  come to a plan without a path, nothing is repaired. Nobody who waits for a path waits for a plan
+  of many flows from scratch.
 - *Comparison* follows once it is quiet: the plan is compared with one made from scratch for the
   same input, which replaces it if the worst link or the times of jobs are better by more than a
   threshold. If not, backups alone change where repairs left them no room. If they need no change,
@@ -374,6 +375,11 @@ def best_plan(
         with suppress(Exception):  # if the repair fails, a plan from scratch may succeed
             return _verified(_repaired(wanted, previous, repair, engine), engine, known)
     return _verified(engine.solve(wanted.fabric, wanted.flows, previous), engine)
+
+
+def begins_anew(previous: Plan, wanted: Wanted) -> bool:
+    """Return whether no flow has a path that it could keep, and a plan from scratch is quick."""
+    return not len(previous.paths) and len(wanted.flows) <= FEW
 
 
 def expected_plan(

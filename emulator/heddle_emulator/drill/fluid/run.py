@@ -119,7 +119,7 @@ class VirtualFabric(FabricUnderTest):
         self._changed(links, self.control.detect)
 
     async def silence(self, links: Sequence[int], share: float) -> None:
-        """Make links lose packets. Agents find it after ``silent``."""
+        """Make links lose packets. Agents find links that lose all of them after ``silent``."""
         self.cables.silent.update(dict.fromkeys(links, share))
         self._changed(links, self.control.silent)
 

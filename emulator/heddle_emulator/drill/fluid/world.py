@@ -140,7 +140,8 @@ def fluid_assumptions(control: ControlDelays) -> tuple[str, ...]:
         plans,
         f"BGP has told every switch {ms['bgp']} after a loss is seen; agents believe returns then.",
         lost,
-        "A lossy cable delivers its part of the packets, and senders repeat just what is lost.",
+        "A cable that loses a share of packets delivers the rest; agents leave it as it is.",
+        "Senders repeat just what such a cable loses.",
         "Without a running agent the kernel still leaves next hops that lost their carrier.",
     )
 

@@ -20,7 +20,7 @@ from heddle.text import integer, number
 from heddle.v1 import common_pb2
 from heddle.v1 import placement_pb2 as pb
 
-MARK = re.compile(r"(?:^|[\s;,])heddle:([^;]*)")
+MARK = re.compile(r"(?:^|[\s;,])heddle:([^;]*)", re.IGNORECASE)
 NOMINAL_BYTES = 1 << 30
 LARGEST = 1 << 32
 DEGREES = ("tp", "pp", "dp", "cp", "ep")
@@ -60,7 +60,10 @@ class Shape:
 
 
 def shape_text(comment: str) -> str | None:
-    """Return the text after ``heddle:`` in a comment, up to a semicolon; None without that mark."""
+    """Return the text after ``heddle:`` in a comment, up to a semicolon; None without that mark.
+
+    The case of the mark does not matter.
+    """
     found = MARK.search(comment)
     return found[1].strip() if found else None
 

@@ -136,9 +136,10 @@ def test_names_that_slurm_cannot_read_are_refused() -> None:
 
 
 def test_a_shape_stands_in_a_comment_among_other_words() -> None:
-    """A shape follows ``heddle:`` and ends at a semicolon."""
+    """A shape follows ``heddle:``, in any case, and ends at a semicolon."""
     assert shape_text("project x; heddle: gpus=8 tp=8; see wiki") == "gpus=8 tp=8"
     assert shape_text("heddle:gpus=8") == "gpus=8"
+    assert shape_text("Heddle: @shape") == "@shape"
     assert shape_text("my-heddle:gpus=8") is None
     assert shape_text("") is None
 

@@ -22,7 +22,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from heddle_controller.model.arrays import NONE, Bools, Floats, Ints, starts
+from heddle_controller.model.arrays import NONE, Bools, Floats, Ints, ranges, starts
 from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_controller.model.flows import Flows, qp_ports
 from heddle_controller.model.plan import Paths, arc_loads, utilization, worst_by_tier
@@ -110,7 +110,7 @@ def walk(fabric: Fabric, flows: Flows, forwarding: Forwarding, ports: Ints | Non
     what ``Flows.source_ports`` gives.
     """
     flow = np.repeat(np.arange(len(flows), dtype=np.int64), flows.qps)
-    qp = np.arange(len(flow)) - np.repeat(np.cumsum(flows.qps) - flows.qps, flows.qps)
+    qp = ranges(np.zeros_like(flows.qps), flows.qps)
     packets = _Packets(fabric, flows, flow, qp, ports)
     packets.leave_nics(forwarding)
     while len(packets.open):

@@ -41,6 +41,17 @@ def ranges(low: Ints, high: Ints) -> Ints:
     return np.repeat(low - offset, lengths) + np.arange(int(lengths.sum()), dtype=np.int64)
 
 
+def cut_rows(first: Ints, rows: Ints) -> tuple[Ints, Ints]:
+    """Select compressed rows: where each begins afterwards, and the old place of each element.
+
+    ``first`` says where each row begins. The time depends on what is selected alone.
+    """
+    low = first[rows]
+    lengths = first[rows + 1] - low
+    begins = starts(lengths)
+    return begins, np.repeat(low - begins[:-1], lengths) + np.arange(begins[-1])
+
+
 def among(values: Ints, keys: Ints) -> Bools:
     """Return whether each value is one of the keys, which must be ascending."""
     if not len(keys):

@@ -27,7 +27,9 @@ from heddle_controller.model.arrays import (
     Bools,
     Floats,
     Ints,
+    cut_rows,
     distinct,
+    ranges,
     stable_order,
     starts,
 )
@@ -140,6 +142,10 @@ class Paths:
         """Return the arcs of one path, in order of travel."""
         return self.arcs[self.first[path] : self.first[path + 1]]
 
+    def qp_numbers(self) -> Ints:
+        """Return the number of every QP within its flow, path after path."""
+        return ranges(self.first_qp, self.last_qp + 1)
+
     def owner(self) -> Ints:
         """Return the row of the path that each element of ``arcs`` belongs to."""
         return np.repeat(np.arange(len(self), dtype=np.int64), np.diff(self.first))
@@ -149,16 +155,13 @@ class Paths:
 
         The time depends on the number of paths taken, not on the number of all paths.
         """
-        begin = self.first[rows]
-        lengths = self.first[rows + 1] - begin
-        first = starts(lengths)
-        within = np.arange(first[-1], dtype=np.int64) - np.repeat(first[:-1], lengths)
+        first, places = cut_rows(self.first, rows)
         return Paths(
             self.flow[rows],
             self.first_qp[rows],
             self.last_qp[rows],
             first,
-            self.arcs[np.repeat(begin, lengths) + within],
+            self.arcs[places],
         )
 
     def gbps(self, flows: Flows, rows: Ints | None = None) -> Floats:
@@ -341,10 +344,8 @@ class Plan:
 
     def qp_ports(self) -> Ints:
         """Return the UDP source port of each QP with a path, in order of paths, then of QPs."""
-        count = self.paths.qp_count
-        bounds = starts(count)
-        qp = np.arange(bounds[-1]) - np.repeat(bounds[:-1] - self.paths.first_qp, count)
-        usual = qp_ports(np.repeat(self.flows.source_ports()[self.paths.flow], count), qp)
+        first = np.repeat(self.flows.source_ports()[self.paths.flow], self.paths.qp_count)
+        usual = qp_ports(first, self.paths.qp_numbers())
         chosen = self.nic_ports
         return usual if chosen is None else np.where(chosen.port == NONE, usual, chosen.port)
 

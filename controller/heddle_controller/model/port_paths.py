@@ -13,7 +13,7 @@ from enum import IntEnum
 
 import numpy as np
 
-from heddle_controller.model.arrays import NONE, Bools, Ints, starts
+from heddle_controller.model.arrays import NONE, Bools, Ints, cut_rows, starts
 
 
 class Learned(IntEnum):
@@ -65,8 +65,8 @@ class PortPaths:
 
     def take(self, rows: Ints) -> PortPaths:
         """Return some of the ways, in the order of ``rows``."""
-        first, at = _cut(self.first, rows)
-        first_port, port_at = _cut(self.first_port, rows)
+        first, at = cut_rows(self.first, rows)
+        first_port, port_at = cut_rows(self.first_port, rows)
         return PortPaths(
             self.source[rows],
             self.destination[rows],
@@ -126,13 +126,6 @@ def joined_port_paths(parts: Sequence[PortPaths]) -> PortPaths:
         np.concatenate([part.ports for part in known]),
     )
     return whole.take(np.lexsort((whole.destination, whole.source)))
-
-
-def _cut(first: Ints, rows: Ints) -> tuple[Ints, Ints]:
-    """Select compressed rows: where each begins afterwards, and the old index of each element."""
-    lengths = first[rows + 1] - first[rows]
-    begins = starts(lengths)
-    return begins, np.repeat(first[rows] - begins[:-1], lengths) + np.arange(begins[-1])
 
 
 def padded(first: Ints, values: Ints, width: int) -> Ints:

@@ -13,7 +13,7 @@ from weakref import ref
 
 import numpy as np
 
-from heddle_controller.model.arrays import NONE, Ints
+from heddle_controller.model.arrays import NONE, Ints, cut_rows
 
 ANY_PORT = 0
 
@@ -83,10 +83,7 @@ class Entries:
             return no_entries()
         if len(rows) == len(self) and rows[0] == 0 and (np.diff(rows) == 1).all():
             return self
-        begin = self.risk_first[rows]
-        lengths = self.risk_first[rows + 1] - begin
-        first = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-        within = np.arange(first[-1], dtype=np.int64) - np.repeat(first[:-1], lengths)
+        first, places = cut_rows(self.risk_first, rows)
         return Entries(
             switch=self.switch[rows],
             source=self.source[rows],
@@ -97,7 +94,7 @@ class Entries:
             backup=self.backup[rows],
             stage=self.stage[rows],
             risk_first=first,
-            risk_links=self.risk_links[np.repeat(begin, lengths) + within],
+            risk_links=self.risk_links[places],
         )
 
     def of_switch(self, switch: int) -> Entries:

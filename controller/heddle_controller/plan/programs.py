@@ -32,7 +32,16 @@ from itertools import pairwise
 
 import numpy as np
 
-from heddle_controller.model.arrays import NONE, Bools, Ints, among, distinct, numbered
+from heddle_controller.model.arrays import (
+    NONE,
+    Bools,
+    Ints,
+    among,
+    cut_rows,
+    distinct,
+    numbered,
+    ranges,
+)
 from heddle_controller.model.fabric import NodeKind
 from heddle_controller.model.flows import ROCE_PORT, SOURCE_PORT_COUNT, Flows, qp_ports
 from heddle_controller.model.plan import Paths, Plan, differing
@@ -120,10 +129,9 @@ def links_ahead(plan: Plan, paths: Paths, path: Ints, place: Ints) -> tuple[Ints
 def arcs_ahead(plan: Plan, paths: Paths, path: Ints, place: Ints) -> tuple[Ints, Ints]:
     """Do the same as ``links_ahead``, but return arcs. They are in order of travel."""
     structure = plan.fabric.structure
-    length = paths.first[path + 1] - place
-    rows = np.repeat(np.arange(len(place)), length)
-    within = np.arange(len(rows)) - np.repeat(np.cumsum(length) - length, length)
-    arcs = paths.arcs[np.repeat(place, length) + within]
+    end = paths.first[path + 1]
+    rows = np.repeat(np.arange(len(place)), end - place)
+    arcs = paths.arcs[ranges(place, end)]
     switch = structure.nodes.kind != NodeKind.NIC
     inner = switch[structure.tail[arcs]] & switch[structure.head[arcs]]
     return rows[inner], arcs[inner]
@@ -276,9 +284,7 @@ def _expanded(
     unit, lead, port = unit[order], lead[order], port[order]
     risk_unit, risk_links = risks
     bounds = np.searchsorted(risk_unit, np.arange(len(units) + 1))
-    lengths = np.diff(bounds)[unit]
-    risk_first = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-    within = np.arange(risk_first[-1]) - np.repeat(risk_first[:-1], lengths)
+    risk_first, places = cut_rows(bounds, unit)
     return Entries(
         switch=hops.switch[lead],
         source=hops.source[lead],
@@ -289,7 +295,7 @@ def _expanded(
         backup=backup[unit],
         stage=units.stage[unit],
         risk_first=risk_first,
-        risk_links=risk_links[np.repeat(bounds[unit], lengths) + within],
+        risk_links=risk_links[places],
     )
 
 
@@ -299,9 +305,8 @@ def _ports(plan: Plan, hops: Hops, units: _Units) -> tuple[Ints, Ints]:
     path = hops.path[units.lead[single]]
     # Port numbers wrap around: QPs beyond the number of ports have no port of their own.
     count = np.minimum(plan.paths.qp_count[path], SOURCE_PORT_COUNT)
-    within = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count)
-    first = plan.flows.source_ports()[plan.paths.flow[path]]
-    port = qp_ports(np.repeat(first, count), np.repeat(plan.paths.first_qp[path], count) + within)
+    first, first_qp = plan.flows.source_ports()[plan.paths.flow[path]], plan.paths.first_qp[path]
+    port = qp_ports(np.repeat(first, count), ranges(first_qp, first_qp + count))
     unit = np.concatenate([whole, np.repeat(single, count)])
     return unit, np.concatenate([np.full(len(whole), ANY_PORT, dtype=np.int64), port])
 

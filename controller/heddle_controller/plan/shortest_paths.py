@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from heddle_controller.model.arrays import NONE, UNREACHED, Floats, Ints, stable_order
+from heddle_controller.model.arrays import NONE, UNREACHED, Floats, Ints, ranges, stable_order
 from heddle_controller.model.flows import ANY_PHASE
 from heddle_controller.model.plan import Plan, arc_loads, phased_loads
 from heddle_controller.model.underlay import Underlay
@@ -34,12 +34,8 @@ class ArcUsers:
 
     def of(self, arcs: Ints) -> tuple[Ints, Ints]:
         """Return the uses of some arcs as pairs: index in ``arcs``, and row of the path."""
-        begin = self.first[arcs]
-        counts = self.first[arcs + 1] - begin
-        ends = np.cumsum(counts)
-        place = np.repeat(np.arange(len(arcs)), counts)
-        within = np.arange(len(place)) - np.repeat(ends - counts, counts)
-        return place, self.paths[np.repeat(begin, counts) + within]
+        begin, end = self.first[arcs], self.first[arcs + 1]
+        return np.repeat(np.arange(len(arcs)), end - begin), self.paths[ranges(begin, end)]
 
 
 def arc_users(plan: Plan) -> ArcUsers:

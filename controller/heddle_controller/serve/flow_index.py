@@ -11,7 +11,7 @@ from functools import cached_property
 
 import numpy as np
 
-from heddle_controller.model.arrays import NONE, Bools, Floats, Ints
+from heddle_controller.model.arrays import NONE, Bools, Floats, Ints, ranges
 from heddle_controller.model.demand import unannounced_rows
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import Plan
@@ -139,9 +139,7 @@ class FlowIndex:
         """Return the rows of flows whose source is one of these NICs (node rows), ascending."""
         code, reach = self.by_port.code, self.plan.fabric.node_count * PORTS
         first, last = np.searchsorted(code, nics * reach), np.searchsorted(code, (nics + 1) * reach)
-        counts = last - first
-        within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-        return np.sort(self.by_port.order[np.repeat(first, counts) + within])
+        return np.sort(self.by_port.order[ranges(first, last)])
 
     def shares(self, pair: Ints, port: Ints) -> tuple[Ints, Ints, Floats]:
         """Return to which flows packets belong, as columns: element, flow row, share.
@@ -168,10 +166,8 @@ class FlowIndex:
     def _any_port(self, pair: Ints, elements: Ints) -> tuple[Ints, Ints, Floats]:
         first = np.searchsorted(self.by_port.code, pair[elements] * PORTS)
         last = np.searchsorted(self.by_port.code, (pair[elements] + 1) * PORTS)
-        counts = last - first
-        within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-        rows = self.by_port.order[np.repeat(first, counts) + within]
-        owner = np.repeat(np.arange(len(elements)), counts)
+        rows = self.by_port.order[ranges(first, last)]
+        owner = np.repeat(np.arange(len(elements)), last - first)
         gbps = self.plan.flows.gbps[rows]
         total = np.bincount(owner, weights=gbps, minlength=len(elements))
         return elements[owner], rows, gbps / total[owner]

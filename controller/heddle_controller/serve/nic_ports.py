@@ -13,7 +13,7 @@ import grpc
 import numpy as np
 
 from heddle.v1 import plan_pb2 as pb
-from heddle_controller.model.arrays import NONE, Ints, distinct, starts
+from heddle_controller.model.arrays import NONE, Ints, distinct, ranges, starts
 from heddle_controller.model.errors import refuse
 from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_controller.model.files.port_paths_file import parse_port_paths
@@ -92,13 +92,12 @@ def _of_qps(plan: Plan, chosen: NicPorts, first_ports: Ints, rows: Ints) -> tupl
     """
     count = plan.flows.qps[rows]
     bounds = starts(count)
-    qp = np.arange(bounds[-1]) - np.repeat(bounds[:-1], count)
+    qp = ranges(np.zeros_like(count), count)
     ports, backups = qp_ports(np.repeat(first_ports[rows], count), qp), np.zeros_like(qp)
     place = np.full(len(plan.flows), NONE, dtype=np.int64)
     place[rows] = bounds[:-1]
     paths = plan.paths
-    of_path = starts(paths.qp_count)
-    number = np.arange(of_path[-1]) - np.repeat(of_path[:-1] - paths.first_qp, paths.qp_count)
+    number = paths.qp_numbers()
     begin = np.repeat(place[paths.flow], paths.qp_count)
     for column, found in ((chosen.port, ports), (chosen.backup, backups)):
         at = np.flatnonzero((begin != NONE) & (column != NONE))

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from heddle_controller.model.arrays import NONE, Ints, starts
+from heddle_controller.model.arrays import NONE, Ints, ranges, starts
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.flows import FIRST_SOURCE_PORT as FIRST
 from heddle_controller.model.flows import Flows
@@ -245,21 +245,18 @@ class _Planning:
         ``name`` is the column of ``NicPorts``.
         """
         count = paths.qp_count
-        bounds = starts(count)
         if before is None or before.nic_ports is None:
-            return np.full(int(bounds[-1]), NONE, dtype=np.int64)
+            return np.full(int(count.sum()), NONE, dtype=np.int64)
         now = rows_now(before, self.network.fabric, self.flows)
         old = before.paths
         begins = starts(before.flows.qps)
         dense = np.full(int(begins[-1]), NONE, dtype=np.int64)
-        old_count = old.qp_count
-        old_bounds = starts(old_count)
-        qp = np.arange(old_bounds[-1]) - np.repeat(old_bounds[:-1] - old.first_qp, old_count)
-        dense[np.repeat(begins[old.flow], old_count) + qp] = getattr(before.nic_ports, name)
+        places = np.repeat(begins[old.flow], old.qp_count) + old.qp_numbers()
+        dense[places] = getattr(before.nic_ports, name)
         row = np.full(len(self.flows), NONE, dtype=np.int64)
         row[now[now != NONE]] = np.flatnonzero(now != NONE)
         flow = np.repeat(row[paths.flow], count)
-        qp = np.arange(bounds[-1]) - np.repeat(bounds[:-1] - paths.first_qp, count)
+        qp = paths.qp_numbers()
         return np.where(flow == NONE, NONE, np.append(dense, NONE)[np.append(begins, 0)[flow] + qp])
 
 
@@ -317,8 +314,7 @@ class _Ports:
         """
         paths, known = self.paths, self.known
         count = paths.qp_count
-        bounds = starts(count)
-        qp = np.arange(bounds[-1]) - np.repeat(bounds[:-1] - paths.first_qp, count)
+        qp = paths.qp_numbers()
         usual = consecutive(np.repeat(self.flows.source_ports()[paths.flow], count), qp)
         row = np.repeat(way, count)
         ports = usual if way is self.way else np.full(len(row), NONE, dtype=np.int64)
@@ -347,9 +343,7 @@ class _Ports:
             + self.flows.destination[paths.flow]
         )
         low, high = (np.searchsorted(code, mine, side=side) for side in ("left", "right"))
-        count = high - low
-        path = np.repeat(np.arange(len(paths)), count)
-        way = np.arange(len(path)) - np.repeat(np.cumsum(count) - count - low, count)
+        path, way = np.repeat(np.arange(len(paths)), high - low), ranges(low, high)
         other = way != self.way[path]
         path, way = path[other], way[other]
         if not len(path):

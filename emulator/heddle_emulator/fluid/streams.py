@@ -31,17 +31,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from heddle_controller.model.arrays import Floats, Ints, starts
+from heddle_controller.model.arrays import Floats, Ints, ranges, starts
 from heddle_controller.model.plan import Paths
 
 
 def places(first: Ints, rows: Ints) -> Ints:
     """Return the places of all elements of some rows, in the order of ``rows``."""
-    lengths = first[rows + 1] - first[rows]  # not of all rows: callers often ask for few
-    begin = starts(lengths)
-    within = np.arange(begin[-1], dtype=np.int64) - np.repeat(begin[:-1], lengths)
-    found: Ints = np.repeat(first[rows], lengths) + within
-    return found
+    return ranges(first[rows], first[rows + 1])
 
 
 @dataclass(frozen=True, slots=True, eq=False)

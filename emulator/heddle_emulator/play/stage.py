@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from heddle_controller.model.arrays import NONE, Bools, Floats, Ints, starts
+from heddle_controller.model.arrays import NONE, Bools, Floats, Ints, ranges, starts
 from heddle_controller.model.fabric import Fabric
 from heddle_emulator.fluid.streams import Schedule, Streams, join_streams, places
 from heddle_emulator.fluid.wire import Wire
@@ -165,8 +165,7 @@ def _paths_of(carried: Carried, flow: Ints) -> tuple[Ints, Ints]:
     """Return a row for each path of each flow: its place in ``flow``, and the path."""
     first, count = _path_range(carried, flow)
     place = np.repeat(np.arange(len(flow), dtype=np.int64), count)
-    within = np.arange(len(place)) - np.repeat(np.cumsum(count) - count, count)
-    return place, first[place] + within
+    return place, ranges(first, first + count)
 
 
 def _part_of_flow(carried: Carried, path: Ints) -> Floats:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from heddle_controller.model.arrays import Bools, Floats, Ints
+from heddle_controller.model.arrays import Bools, Floats, Ints, ranges
 from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import Paths
@@ -67,8 +67,7 @@ def _out_of_nics(fabric: Fabric, flows: Flows) -> tuple[Ints, Ints, Floats]:
     begin, count = before[first[flows.source]], before[first[flows.source + 1]]
     count -= begin
     flow = np.repeat(np.arange(len(flows), dtype=np.int64), count)
-    within = np.arange(len(flow)) - np.repeat(np.cumsum(count) - count, count)
-    return flow, arcs[alive][begin[flow] + within], 1.0 / count[flow]
+    return flow, arcs[alive][ranges(begin, begin + count)], 1.0 / count[flow]
 
 
 def _gathered(flow: Ints, node: Ints, part: Floats, width: int) -> tuple[Ints, Ints, Floats]:

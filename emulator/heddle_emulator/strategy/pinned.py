@@ -41,11 +41,9 @@ class Pinned:
 
     def _match(self, flows: Flows, paths: Paths) -> None:
         """Store the path of each source, destination and port; codes ascend."""
-        count = paths.qp_count
-        path = np.repeat(np.arange(len(paths), dtype=np.int64), count)
-        qp = np.arange(len(path)) - np.repeat(np.cumsum(count) - count - paths.first_qp, count)
+        path = np.repeat(np.arange(len(paths), dtype=np.int64), paths.qp_count)
         flow = paths.flow[path]
-        offset = flows.source_ports()[flow] - FIRST_SOURCE_PORT + qp
+        offset = flows.source_ports()[flow] - FIRST_SOURCE_PORT + paths.qp_numbers()
         port = FIRST_SOURCE_PORT + offset % SOURCE_PORT_COUNT
         self._codes, row = np.unique(
             self._code(flows.source[flow], flows.destination[flow], port), return_index=True

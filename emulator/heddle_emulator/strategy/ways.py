@@ -12,7 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
-from heddle_controller.model.arrays import NONE, Bools, Ints
+from heddle_controller.model.arrays import NONE, Bools, Ints, ranges
 from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_emulator.underlay import Underlay
 
@@ -39,8 +39,7 @@ class EqualCostHops:
         """Return every arc that each packet might take: packet rows, ascending, and arcs."""
         first, count = self._down_range(switch, destination)
         place = np.repeat(np.arange(len(switch)), count)
-        within = np.arange(len(place)) - np.repeat(np.cumsum(count) - count, count)
-        places, taken = [place], [self._attached[1][first[place] + within]]
+        places, taken = [place], [self._attached[1][ranges(first, first + count)]]
         for row, at in by_value(np.where(count > 0, NONE, switch)):
             if row != NONE:
                 arcs, usable = self.towards(row, destination[at])

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from heddle_controller.model.arrays import Bools, Floats, Ints
+from heddle_controller.model.arrays import Bools, Floats, Ints, ranges
 from heddle_controller.traffic.patterns import channels
 
 
@@ -154,6 +154,4 @@ def _inside(groups: Ints, ranks: Ranks) -> tuple[Ints, Ints, Ints]:
 def _matched(one: Ints, other: Ints) -> tuple[Ints, Ints]:
     """Return the places of all pairs of equal values; ``other`` ascends."""
     first, last = np.searchsorted(other, one), np.searchsorted(other, one, side="right")
-    count = last - first
-    mine = np.repeat(np.arange(len(one), dtype=np.int64), count)
-    return mine, first[mine] + np.arange(len(mine)) - np.repeat(np.cumsum(count) - count, count)
+    return np.repeat(np.arange(len(one), dtype=np.int64), last - first), ranges(first, last)

@@ -28,7 +28,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from heddle_controller.model.arrays import NONE, Bools, Ints, distinct
+from heddle_controller.model.arrays import NONE, Bools, Ints, distinct, ranges
 from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_controller.model.program import ANY_PORT, Entries
 from heddle_controller.model.underlay import Underlay, underlay
@@ -274,8 +274,8 @@ class _Kinds:
         every = entries.source_port == ANY_PORT
         count = np.where(every, last - first, 1)
         row = np.repeat(np.arange(len(entries)), count)
-        within = np.arange(len(row)) - np.repeat(np.cumsum(count) - count, count)
-        state = (np.where(every, first, exact)[row] + within) * nodes + entries.switch[row]
+        low = np.where(every, first, exact)
+        state = ranges(low, low + count) * nodes + entries.switch[row]
         order = np.lexsort([every[row], state])  # an exact port takes precedence
         states, at = np.unique(state[order], return_index=True)
         return cls(kind // ports % nodes, nodes, states, row[order][at])
@@ -327,9 +327,7 @@ def _out(states: Ints, kinds: _Kinds, below: Underlay) -> tuple[Ints, Ints]:
     """Return every next hop of the underlay in some states: the state, and the arc."""
     first, arcs = below.structure.out
     node = states % kinds.nodes
-    count = first[node + 1] - first[node]
-    which = np.repeat(states, count)
-    within = np.arange(len(which)) - np.repeat(np.cumsum(count) - count, count)
-    arc = arcs[np.repeat(first[node], count) + within]
+    which = np.repeat(states, first[node + 1] - first[node])
+    arc = arcs[ranges(first[node], first[node + 1])]
     leads = below.forwards(arc, kinds.destination[which // kinds.nodes])
     return which[leads], arc[leads]

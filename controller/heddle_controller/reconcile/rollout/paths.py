@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from heddle_controller.model.arrays import NONE, Bools, Ints, distinct
+from heddle_controller.model.arrays import NONE, Bools, Ints, distinct, ranges
 from heddle_controller.model.fabric import Fabric, NodeKind, State, Structure
 from heddle_controller.model.plan import Paths, Plan
 from heddle_controller.model.program import COLUMNS, Entries, no_entries
@@ -176,10 +176,8 @@ def flows_between(plan: Plan, pairs: Ints) -> tuple[Ints, Ints]:
 def paths_between(plan: Plan, pairs: Ints) -> tuple[Paths, Ints]:
     """Return the paths of the flows of some pairs, and the place in ``pairs`` of each path."""
     flows, place = flows_between(plan, pairs)
-    first = np.searchsorted(plan.paths.flow, flows)
-    count = np.searchsorted(plan.paths.flow, flows, side="right") - first
-    shift = np.repeat(first - (np.cumsum(count) - count), count)
-    return plan.paths.take(np.arange(len(shift)) + shift), np.repeat(place, count)
+    first, last = (np.searchsorted(plan.paths.flow, flows, side=side) for side in ("left", "right"))
+    return plan.paths.take(ranges(first, last)), np.repeat(place, last - first)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -324,10 +322,9 @@ class NewPaths:
         if not len(entries):
             return entries
         row = Groups(self.pairs).index(pair)[0]
-        length = np.diff(self.first)[row]
-        owner = np.repeat(np.arange(len(entries)), length)
-        within = np.arange(len(owner)) - np.repeat(np.cumsum(length) - length, length)
-        more = self.links[np.repeat(self.first[row], length) + within]
+        begin, end = self.first[row], self.first[row + 1]
+        owner = np.repeat(np.arange(len(entries)), end - begin)
+        more = self.links[ranges(begin, end)]
         before = np.repeat(np.arange(len(entries)), np.diff(entries.risk_first))
         codes = np.unique(
             np.stack([np.append(before, owner), np.append(entries.risk_links, more)]), axis=1

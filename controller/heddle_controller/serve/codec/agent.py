@@ -12,7 +12,7 @@ from ipaddress import ip_address
 import numpy as np
 
 from heddle.v1 import agent_pb2 as pb
-from heddle_controller.model.arrays import NONE, Bools, Ints, distinct
+from heddle_controller.model.arrays import NONE, Bools, Ints, cut_rows, distinct
 from heddle_controller.model.errors import InputError, refuse
 from heddle_controller.model.fabric import Fabric, State
 from heddle_controller.model.program import Entries
@@ -60,11 +60,10 @@ def entries_from_pb(told: pb.OperationBatch, fabric: Fabric, switch: str) -> Ent
     if not (np.diff(match, axis=0) != 0).any(axis=1).all():
         raise _malformed("a match stands twice: send each entry once")
     primary = _at(ways.primary, way, "ways")
-    backup, size = ways.backup[way], np.diff(ways.first)[way]
-    first = np.concatenate([[0], np.cumsum(size)]).astype(np.int64)
-    _check_bound(int(first[-1]))
-    within = np.arange(first[-1]) - np.repeat(first[:-1], size)
-    links = ways.risk_links[np.repeat(ways.first[way], size) + within]
+    backup = ways.backup[way]
+    _check_bound(int(np.diff(ways.first)[way].sum()))
+    first, places = cut_rows(ways.first, way)
+    links = ways.risk_links[places]
     unknown = (backup == _LOST).any() or (links == _LOST).any() or (primary == _LOST).any()
     if node == NONE or unknown or (match[:, :2] == NONE).any():
         return None

@@ -23,7 +23,7 @@ from weakref import ref
 import numpy as np
 
 from heddle.v1 import agent_pb2 as pb
-from heddle_controller.model.arrays import NONE, Bools, Ints, distinct
+from heddle_controller.model.arrays import NONE, Bools, Ints, distinct, ranges
 from heddle_controller.model.fabric import Fabric, StringTable, Structure
 from heddle_controller.model.program import Entries
 from heddle_controller.reconcile.ports import Push
@@ -361,8 +361,7 @@ def _write_groups(
     begin, sizes = spans
     ends = np.cumsum(sizes)
     owner = np.repeat(groups.owner, sizes)
-    within = np.arange(len(owner)) - np.repeat(ends - sizes, sizes)
-    place = links.place[np.repeat(begin, sizes) + within]
+    place = links.place[ranges(begin, begin + sizes)]
     begins = np.append(0, ends)[groups.first]
     columns.add(groups.first, risk_ends=ends - begins[groups.owner])
     columns.add(begins, risk_links=place - links.first[owner])

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from heddle_controller.model.arrays import Bools, Floats, Ints, distinct_floats
+from heddle_controller.model.arrays import Bools, Floats, Ints, distinct_floats, ranges
 from heddle_controller.model.fabric import NodeKind
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import phased_loads
@@ -107,10 +107,8 @@ class _SharedLeaves:
         ends = flows.source[rows], flows.destination[rows]
         here, there = reversed(ends) if inwards else ends
         first = np.searchsorted(nic, np.arange(count + 1))
-        links = np.diff(first)
-        flow = np.repeat(np.arange(len(rows)), links[here])
-        turn = np.arange(len(flow)) - np.repeat(np.cumsum(links[here]) - links[here], links[here])
-        pair = first[here][flow] + turn
+        flow = np.repeat(np.arange(len(rows)), np.diff(first)[here])
+        pair = ranges(first[here], first[here + 1])
         beyond = ~np.isin(there[flow] * count + leaf[pair], pairs)
         up = np.bincount(below, capacity[rising], count).astype(np.float64)
         return cls(leaf, wide, up, mixed, pair[beyond], rows[flow[beyond]], flows)

@@ -15,7 +15,7 @@ from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 
-from heddle_controller.model.arrays import NONE, Bools, Ints
+from heddle_controller.model.arrays import NONE, Bools, Ints, ranges
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.plan import Plan
 
@@ -139,7 +139,6 @@ def joined(first: Ints, values: Ints, rows: Ints) -> tuple[Ints, Ints]:
     Returns:
         For each value its index in ``rows``, and the value.
     """
-    count = first[rows + 1] - first[rows]
-    place = np.repeat(np.arange(len(rows), dtype=np.int64), count)
-    within = np.arange(len(place)) - np.repeat(np.cumsum(count) - count, count)
-    return place, values[first[rows][place] + within]
+    low, high = first[rows], first[rows + 1]
+    place = np.repeat(np.arange(len(rows), dtype=np.int64), high - low)
+    return place, values[ranges(low, high)]

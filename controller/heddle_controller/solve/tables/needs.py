@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from heddle_controller.model.arrays import NONE, Bools, Ints, starts
+from heddle_controller.model.arrays import NONE, Bools, Ints, cut_rows, starts
 from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_controller.model.flows import ANY_PHASE, SOURCE_PORT_COUNT, Flows
 from heddle_controller.model.plan import Paths, phased_loads
@@ -102,10 +102,9 @@ class ColocatedFlows:
         if not self.tied.any():
             return paths
         counts = np.bincount(paths.flow, minlength=len(self.flows))
-        repeat = counts[self.stands]
-        flow = np.repeat(np.arange(len(self.stands), dtype=np.int64), repeat)
-        within = np.arange(len(flow), dtype=np.int64) - np.repeat(starts(repeat)[:-1], repeat)
-        every = paths.take(starts(counts)[self.stands[flow]] + within)
+        flow = np.repeat(np.arange(len(self.stands), dtype=np.int64), counts[self.stands])
+        _, places = cut_rows(starts(counts), self.stands)
+        every = paths.take(places)
         last_qp = np.where(self.tied[flow], self.qps[flow] - 1, every.last_qp)
         return replace(every, flow=flow, last_qp=last_qp)
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from heddle_controller.model.arrays import NONE, Ints, starts
+from heddle_controller.model.arrays import NONE, Ints, cut_rows, starts
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.plan import Paths, Plan, changed_rows, differing
 from heddle_controller.model.program import Edit, Entries, Program
@@ -183,14 +183,12 @@ def _edited(
         for one in form.flat
     }
     lengths = np.concatenate([np.diff(getattr(stay, form.first)), columns[f"{name}.lengths"]])
-    begins = starts(lengths)[:-1]
-    bounds = starts(lengths[order])
+    bounds, places = cut_rows(starts(lengths), order)
     together = np.concatenate([getattr(stay, form.long), columns[f"{name}.{form.long}"]])
-    within = np.arange(bounds[-1]) - np.repeat(bounds[:-1], lengths[order])
     return {
         **result,
         form.first: bounds,
-        form.long: together[np.repeat(begins[order], lengths[order]) + within],
+        form.long: together[places],
     }
 
 

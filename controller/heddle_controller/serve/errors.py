@@ -60,6 +60,16 @@ class GrpcStatus(NamedTuple):
     trailing_metadata: tuple[tuple[str, str | bytes], ...]
 
 
+def unauthenticated(reason: str, message: str) -> Refusal:
+    """Return a refusal: the caller has not shown who it is, or in a way that does not count."""
+    return Refusal(grpc.StatusCode.UNAUTHENTICATED, reason, message)
+
+
+def denied(reason: str, message: str, **metadata: str) -> Refusal:
+    """Return a refusal: the caller may not do this."""
+    return Refusal(grpc.StatusCode.PERMISSION_DENIED, reason, message, metadata)
+
+
 def failed_precondition(reason: str, message: str, **metadata: str) -> Refusal:
     """Return a refusal: the present state does not allow the call."""
     return Refusal(grpc.StatusCode.FAILED_PRECONDITION, reason, message, metadata)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 
-import grpc
 import numpy as np
 
 from heddle.v1 import plan_pb2 as pb
@@ -21,7 +20,7 @@ from heddle_controller.model.flows import qp_ports
 from heddle_controller.model.plan import NicPorts, Plan
 from heddle_controller.reconcile.observations import LinkStates, PortReport
 from heddle_controller.serve.codec import names
-from heddle_controller.serve.errors import Refusal, exhausted, failed_precondition
+from heddle_controller.serve.errors import denied, exhausted, failed_precondition
 from heddle_controller.serve.flow_index import FlowIndex, Ports
 from heddle_controller.serve.security.caller import Caller
 
@@ -130,7 +129,7 @@ def check_reporter(caller: Caller, fabric: str, host: str) -> None:
     """Raise ``Refusal`` if a host reports ports of another host."""
     if not caller.may_report_ports(fabric, host):
         message = f"{caller} may tell of its own NICs alone: give host its name"
-        raise Refusal(grpc.StatusCode.PERMISSION_DENIED, "OTHER_HOST", message)
+        raise denied("OTHER_HOST", message)
 
 
 def port_report(request: pb.ReportPortPathsRequest, fabric: Fabric) -> PortReport:

@@ -12,7 +12,6 @@ from contextlib import aclosing
 from functools import partial
 from typing import Any, TypeVar
 
-import grpc
 import numpy as np
 from grpc import aio
 from typing_extensions import override
@@ -27,7 +26,7 @@ from heddle_controller.planner.port import Advisor
 from heddle_controller.reconcile.observations import Observations
 from heddle_controller.serve.codec import common, names
 from heddle_controller.serve.codec import plan as codec
-from heddle_controller.serve.errors import Refusal, not_found
+from heddle_controller.serve.errors import denied, not_found
 from heddle_controller.serve.flow_index import FlowIndex, FlowIndexes
 from heddle_controller.serve.nic_ports import (
     MOST_FLOWS,
@@ -44,6 +43,7 @@ from heddle_controller.serve.summaries import (
     Summaries,
     compared_to_pb,
     kept_plan,
+    no_plan,
     plan_summary_to_pb,
     rollback_to_pb,
 )
@@ -125,7 +125,7 @@ class PlanService(PlanServiceServicer):
     async def _index(self, fabric: str) -> FlowIndex:
         index = await self._indexes.of(fabric)
         if index is None:
-            raise _no_plan(fabric)
+            raise no_plan(fabric)
         return index
 
     @override
@@ -336,7 +336,7 @@ def _check_host(fabric: str, request: pb.GetJobPortsRequest | pb.WatchJobPortsRe
     if caller.may_read_ports(fabric, request.hosts, request.nics):
         return
     message = f"{caller} may read the ports of its own host alone: ask for hosts [its name]"
-    raise Refusal(grpc.StatusCode.PERMISSION_DENIED, "OTHER_HOST", message)
+    raise denied("OTHER_HOST", message)
 
 
 def _ports(
@@ -362,11 +362,6 @@ def _explained(index: FlowIndex, flow: str) -> pb.ExplainFlowResponse:
         raise not_found("UNKNOWN_FLOW", message, flow=flow)
     explanation = explain(index.plan, row, index.explain_index)
     return codec.explanation_to_pb(index.plan, index.ports, explanation)
-
-
-def _no_plan(fabric: str) -> Refusal:
-    message = f"{names.fabric_name(fabric)} has no plan yet: watch it, or submit a job"
-    return not_found("NO_PLAN", message, name=names.plan_name(fabric))
 
 
 def _routes(

@@ -19,7 +19,7 @@ from heddle_controller.plan.limits import fares_of
 from heddle_controller.reconcile.observations import Observations, with_down
 from heddle_controller.serve.codec import common, names
 from heddle_controller.serve.codec import plan as codec
-from heddle_controller.serve.errors import not_found
+from heddle_controller.serve.errors import Refusal, not_found
 from heddle_controller.serve.what_if import MAX_TOLD, outcomes
 from heddle_controller.state.plans import KEPT
 from heddle_controller.state.records import Committed, PlanSummary, Rollback
@@ -43,6 +43,12 @@ KINDS = {
 }
 
 
+def no_plan(fabric: str) -> Refusal:
+    """Return a refusal: the fabric has no plan yet."""
+    message = f"{names.fabric_name(fabric)} has no plan yet: watch it, or submit a job"
+    return not_found("NO_PLAN", message, name=names.plan_name(fabric))
+
+
 async def kept_plan(store: Store, fabric: str, generation: int) -> Committed:
     """Return the plan of a generation; 0 means the newest.
 
@@ -56,8 +62,7 @@ async def kept_plan(store: Store, fabric: str, generation: int) -> Committed:
     newest = (await store.versions(fabric)).generation  # raises NotFound for an unknown fabric
     name = names.plan_name(fabric)
     if not newest:
-        message = f"{names.fabric_name(fabric)} has no plan yet: watch it, or submit a job"
-        raise not_found("NO_PLAN", message, name=name)
+        raise no_plan(fabric)
     if generation > newest:
         message = f"{name} has no generation {generation} yet: the newest is {newest}"
     else:

@@ -41,15 +41,12 @@ HEADERS: Mapping[str, str] = {
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
 }
-FOREIGN_HOST = errors.Refusal(
-    grpc.StatusCode.PERMISSION_DENIED,
+FOREIGN_HOST = errors.denied(
     "FOREIGN_HOST",
     "plain text is served under the names localhost, 127.0.0.1 and [::1] only: a page of another "
     "site could have sent this",
 )
-FOREIGN_SITE = errors.Refusal(
-    grpc.StatusCode.PERMISSION_DENIED, "FOREIGN_SITE", "another site's page sent this"
-)
+FOREIGN_SITE = errors.denied("FOREIGN_SITE", "another site's page sent this")
 
 
 @dataclass(frozen=True, slots=True)

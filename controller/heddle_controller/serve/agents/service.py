@@ -32,7 +32,7 @@ from heddle_controller.serve.agents.link_book import LinkBook, Means, Pace, TooM
 from heddle_controller.serve.agents.overlays import OverlayBook
 from heddle_controller.serve.agents.stream import AgentStream
 from heddle_controller.serve.codec import agent as codec
-from heddle_controller.serve.errors import Refusal, failed_precondition, not_found
+from heddle_controller.serve.errors import Refusal, denied, failed_precondition, not_found
 from heddle_controller.serve.security.caller import current_caller
 from heddle_controller.state.errors import NotFound
 from heddle_controller.state.records import FabricRecord
@@ -145,7 +145,7 @@ class AgentService(AgentServiceServicer):
                 f"{current_caller()} may not speak for switch {about.switch!r} of "
                 f"fabrics/{about.fabric}; give the agent that switch's certificate"
             )
-            raise Refusal(grpc.StatusCode.PERMISSION_DENIED, "NOT_YOUR_SWITCH", message)
+            raise denied("NOT_YOUR_SWITCH", message)
         record = await self._check_switch(about)
         self._gateway.admit(about.fabric, about.switch)
         return first.session_parameters, record

@@ -26,7 +26,6 @@ from functools import partial
 from ipaddress import ip_address
 from urllib.parse import unquote
 
-import grpc
 import structlog
 from grpc import aio
 from typing_extensions import override
@@ -111,33 +110,27 @@ class OpenStreams:
         stream.task.cancel()
 
 
-PLAIN_TEXT = errors.Refusal(
-    grpc.StatusCode.UNAUTHENTICATED,
+PLAIN_TEXT = errors.unauthenticated(
     "PLAIN_TEXT",
     "plain text is served to this host only: set up TLS, or start the controller with --insecure",
 )
-PLAIN_TOKEN = errors.Refusal(
-    grpc.StatusCode.UNAUTHENTICATED,
+PLAIN_TOKEN = errors.unauthenticated(
     "PLAIN_TOKEN",
     "a token came over plain text, where others can read it: take it back, and use TLS",
 )
-BAD_TOKEN = errors.Refusal(
-    grpc.StatusCode.UNAUTHENTICATED,
+BAD_TOKEN = errors.unauthenticated(
     "BAD_TOKEN",
     "the token is unknown or has expired: ask for a new one (heddle token new)",
 )
-NO_ROLE = errors.Refusal(
-    grpc.StatusCode.UNAUTHENTICATED,
+NO_ROLE = errors.unauthenticated(
     "NO_ROLE",
     "neither a certificate that names a role nor a token: see SECURITY.md for how to get one",
 )
-REVOKED = errors.Refusal(
-    grpc.StatusCode.UNAUTHENTICATED,
+REVOKED = errors.unauthenticated(
     "REVOKED",
     "the certificate was revoked: ask for a new one",
 )
-CHANGED = errors.Refusal(
-    grpc.StatusCode.UNAUTHENTICATED,
+CHANGED = errors.unauthenticated(
     "GRANT_CHANGED",
     "what the caller may do has changed: call again",
 )
@@ -307,9 +300,7 @@ def check_role(caller: Caller, service: str, method: str) -> None:
     if caller.role is Role.NOBODY:
         raise NO_ROLE
     message = f"{caller} may not call {service}/{method}"
-    raise errors.Refusal(
-        grpc.StatusCode.PERMISSION_DENIED, "ROLE_DENIED", message, {"role": caller.role}
-    )
+    raise errors.denied("ROLE_DENIED", message, role=caller.role)
 
 
 def _token(context: Context) -> str | None:

@@ -21,11 +21,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from typing_extensions import override
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
-from heddle_controller.model.errors import InputError, refuse
+from heddle_controller.model.errors import refuse
 from heddle_controller.serve.api import Api
 from heddle_controller.serve.interceptors.auth import Admission, is_loopback
 from heddle_controller.serve.interceptors.limits import Allowance, Budget
-from heddle_controller.serve.security.certificates import Tls, server_context
+from heddle_controller.serve.security.certificates import FollowedTls, Tls, server_context
 from heddle_controller.web.access import CERTIFICATE, Access, peer_certificate
 from heddle_controller.web.app import Pages
 from heddle_controller.web.audience import CONNECTION
@@ -182,18 +182,10 @@ def _tls_context(tls: Tls) -> ssl.SSLContext:
 
     With a ``client_ca`` a certificate is requested but not required, because tokens may be used.
     """
-    kept = {"stamp": tls.stamp(), "context": _one_context(tls)}
+    kept = FollowedTls(tls, _one_context)
 
     def follow(connection: Any, _name: str | None, _context: ssl.SSLContext) -> None:  # noqa: ANN401
-        stamp = tls.stamp()
-        if stamp != kept["stamp"]:
-            try:
-                kept["context"] = _one_context(tls)
-            except InputError as error:
-                log.warning("certificate not changed", why=str(error))
-                return
-            kept["stamp"] = stamp
-        connection.context = kept["context"]
+        connection.context = kept.newer() or kept.made
 
     first = _one_context(tls)
     first.sni_callback = follow  # called in every handshake, also without a server name

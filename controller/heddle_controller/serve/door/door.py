@@ -20,7 +20,7 @@ from pathlib import Path
 import structlog
 
 from heddle_controller.serve.door.frames import Answers, Frames, Unbearable
-from heddle_controller.serve.security.certificates import Tls, server_context
+from heddle_controller.serve.security.certificates import FollowedTls, Tls, server_context
 
 log = structlog.stdlib.get_logger(__name__)
 
@@ -57,15 +57,13 @@ class Door:
             inner: gRPC's Unix socket; names of connections to it begin with this path.
         """
         self._listening = listening
-        self._tls = tls
+        self._tls = FollowedTls(tls, server_context)
         self._inner = inner
         self._number = itertools.count()
         self._origins: dict[str, str] = {}
         self._there: Counter[str] = Counter()
         self._arrivals: dict[str, tuple[float, float]] = {}
         self._room: dict[str, asyncio.Semaphore] = {}
-        self._context = server_context(tls)
-        self._stamp = tls.stamp()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="door", daemon=True)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -181,7 +179,7 @@ class Door:
         transport, _ = await self._loop.connect_accepted_socket(
             lambda: protocol,
             accepted,
-            ssl=self._newest(),
+            ssl=self._tls.newer() or self._tls.made,
             ssl_handshake_timeout=HANDSHAKE_SECONDS,
         )
         return reader, asyncio.StreamWriter(transport, protocol, reader, self._loop)
@@ -195,14 +193,6 @@ class Door:
             dialled.close()
             raise
         return await asyncio.open_connection(sock=dialled, limit=_CHUNK)
-
-    def _newest(self) -> ssl.SSLContext:
-        """Return the TLS context of the newest files that can be used."""
-        stamp = self._tls.stamp()
-        if stamp != self._stamp:
-            with suppress(Exception):  # files may be half replaced; the old ones stay in use
-                self._context, self._stamp = server_context(self._tls), stamp
-        return self._context
 
 
 class Unanswered:

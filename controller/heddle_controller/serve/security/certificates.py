@@ -29,11 +29,11 @@ from __future__ import annotations
 
 import re
 import ssl
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 from urllib.parse import unquote
 
 import grpc
@@ -44,16 +44,15 @@ from heddle_controller.serve import errors
 from heddle_controller.serve.security.caller import ONE_NODE, ROLES, Caller, Role
 from heddle_controller.serve.security.files import FileStamp, records_of, stamp_of
 
+_Made = TypeVar("_Made")
 FIELDS = ("uri", "dns", "email", "cn", "ou")
 _NODE_PARTS = 2
 _RULE_WORDS = 3
 _ATTRIBUTE = re.compile(r"([A-Za-z][A-Za-z0-9.-]*)=((?:[^\\,+]|\\.)*)[,+]?", re.DOTALL)
 _ESCAPE = re.compile(r"((?:\\[0-9A-Fa-f]{2})+)|\\(.)", re.DOTALL)
 
-TWO_ROLES = errors.Refusal(
-    grpc.StatusCode.UNAUTHENTICATED,
-    "TWO_ROLES",
-    "the certificate names two roles: ask for one that names one",
+TWO_ROLES = errors.unauthenticated(
+    "TWO_ROLES", "the certificate names two roles: ask for one that names one"
 )
 Names = Mapping[str, Sequence[str]]
 """The names in a certificate, by one of ``FIELDS``."""
@@ -202,34 +201,36 @@ def credentials(tls: Tls) -> grpc.ServerCredentials:
     Raises:
         InputError: the files cannot be used now.
     """
-    keys = TlsKeys(tls)
+    keys = FollowedTls(tls, configuration)
     newer: Any = keys.newer  # may also return None, which the library's type lacks
     return grpc.dynamic_ssl_server_credentials(
-        keys.first, newer, require_client_authentication=tls.client_ca is not None
+        keys.made, newer, require_client_authentication=tls.client_ca is not None
     )
 
 
-class TlsKeys:
-    """Remembers which files are in use, and reads them again when they change."""
+class FollowedTls(Generic[_Made]):
+    """What is made of TLS files, and made again when they change."""
 
-    def __init__(self, tls: Tls) -> None:
+    def __init__(self, tls: Tls, make: Callable[[Tls], _Made]) -> None:
+        """``make`` raises ``InputError`` if the files cannot be used."""
         self._tls = tls
+        self._make = make
         self._stamp = tls.stamp()
-        self.first = configuration(tls)
+        self.made = make(tls)
 
-    def newer(self) -> grpc.ServerCertificateConfiguration | None:
-        """Return the configuration of changed files; None if unchanged or if they are unusable."""
+    def newer(self) -> _Made | None:
+        """Return what changed files give; None if unchanged or if they are unusable."""
         stamp = self._tls.stamp()
         if stamp == self._stamp:
             return None
         try:
-            found = configuration(self._tls)
+            self.made = self._make(self._tls)
         except InputError as error:
             log.warning("certificate not changed", why=str(error))
             return None
         self._stamp = stamp
         log.info("certificate read again", file=str(self._tls.cert))
-        return found
+        return self.made
 
 
 def server_context(tls: Tls) -> ssl.SSLContext:

@@ -128,14 +128,30 @@ def new_token(caller: Caller, name: str, expires: float) -> tuple[str, Grant]:
     return token, Grant(name, caller, expires, _hash(token))
 
 
-class TokenFile:
-    """The grants of one file, which is read again when it changes."""
+class FollowedFile:
+    """A file that is read again when it changes."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._seen = stamp_of(path)
+
+    def stamp(self) -> object:
+        """Return a value that changes with the file."""
+        return stamp_of(self._path)
+
+    def _changed(self) -> bool:
+        """Return whether the file has changed since the last call."""
+        before, self._seen = self._seen, stamp_of(self._path)
+        return self._seen != before
+
+
+class TokenFile(FollowedFile):
+    """The grants of one file."""
 
     def __init__(self, path: Path, now: Callable[[], float] = time.time) -> None:
         """Raises ``InputError`` for a file that cannot be used."""
-        self._path = path
+        super().__init__(path)
         self._now = now
-        self._seen = stamp_of(path)
         self._grants = read_grants(path)
 
     def caller(self, token: str) -> Caller | None:
@@ -149,15 +165,9 @@ class TokenFile:
         of = grant.caller
         return Caller(of.role, f"token {grant.name}", of.fabric, of.speaks_for)
 
-    def stamp(self) -> object:
-        """Return a value that changes with the file."""
-        return stamp_of(self._path)
-
     def _refresh(self) -> None:
-        stamp = stamp_of(self._path)
-        if stamp == self._seen:
+        if not self._changed():
             return
-        self._seen = stamp
         try:
             self._grants = read_grants(self._path)
         except InputError as error:
@@ -222,28 +232,21 @@ _KEPT = 8192
 """Certificates whose serial number and hash are kept, so that each call need not compute them."""
 
 
-class Revoked:
-    """The revoked certificates of one file, which is read again when it changes."""
+class Revoked(FollowedFile):
+    """The revoked certificates of one file."""
 
     def __init__(self, path: Path) -> None:
         """Raises ``InputError`` for a file that cannot be used."""
-        self._path = path
+        super().__init__(path)
         self._identities: OrderedDict[bytes, tuple[str, ...]] = OrderedDict()
         """Result of ``_words`` for the certificates used last, by PEM."""
-        self._seen = stamp_of(path)
         self._listed, problem = _read(path)
         if problem is not None:
             raise problem
 
-    def stamp(self) -> object:
-        """Return a value that changes with the file."""
-        return stamp_of(self._path)
-
     def _refresh(self) -> None:
-        stamp = stamp_of(self._path)
-        if stamp == self._seen:
+        if not self._changed():
             return
-        self._seen = stamp
         listed, problem = _read(self._path)
         if problem is None:
             self._listed = listed

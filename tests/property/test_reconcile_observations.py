@@ -33,7 +33,7 @@ FABRIC = clos(leaves=2, spines=2, hosts=1)
 SWITCHES = ("l0", "l1", "s0", "s1")
 ENDS = {
     switch: [
-        link_ends(LinkName(switch, other))
+        link_ends(switch, other, 0)
         for other in (("s0", "s1") if switch.startswith("l") else ("l0", "l1"))
     ]
     for switch in SWITCHES
@@ -178,7 +178,7 @@ class Believing(RuleBasedStateMachine):
                 newest.clear()
                 continue
             for one in report.links:
-                link = link_ends(one.link)
+                link = link_ends(one.link.source, one.link.target, one.link.key)
                 if link not in newest or one.sequence > newest[link][0]:
                     newest[link] = one.sequence, one.state
         return {link: state for link, (_, state) in newest.items()}

@@ -28,7 +28,7 @@ from typing import TypeAlias
 import numpy as np
 
 from heddle_controller.model.arrays import Ints
-from heddle_controller.model.fabric import Fabric, NodeKind, State, Structure
+from heddle_controller.model.fabric import Fabric, LinkKey, NodeKind, State, Structure
 from heddle_controller.model.port_paths import PortPaths, joined_port_paths, no_port_paths
 from heddle_controller.reconcile.ports import AgentSession, LinkReport
 from heddle_controller.reconcile.unannounced import (
@@ -37,17 +37,17 @@ from heddle_controller.reconcile.unannounced import (
     Unannounced,
     UnannouncedTerms,
 )
-from heddle_controller.state.records import Intent, LinkName
+from heddle_controller.state.records import Intent
 from heddle_controller.store.applier import Feed
 
 LinkEnds: TypeAlias = tuple[str, str, str]
 """A link: its lesser node id, its greater node id, and its key as text."""
 
 
-def link_ends(link: LinkName) -> LinkEnds:
-    """Return a link's name in a form that does not depend on its direction."""
-    low, high = sorted((link.source, link.target))
-    return low, high, str(link.key)
+def link_ends(one: str, other: str, key: LinkKey) -> LinkEnds:
+    """Return the name of a link in a form that does not depend on its direction."""
+    low, high = sorted((one, other))
+    return low, high, str(key)
 
 
 @dataclass(slots=True)
@@ -189,7 +189,7 @@ class LinkStates:
         if about.id > said.session:
             said.session, said.stands = about.id, True
         told = {
-            link_ends(one.link): (one.state, one.sequence)
+            link_ends(one.link.source, one.link.target, one.link.key): (one.state, one.sequence)
             for one in report.links
             if switch in (one.link.source, one.link.target)
         }
@@ -285,7 +285,7 @@ def held_down(fabric: Fabric) -> frozenset[LinkEnds]:
     """Return the links whose own state is DOWN in a plan's fabric."""
     links, ids = fabric.structure.links, fabric.structure.nodes.ids
     return frozenset(
-        link_ends(LinkName(ids[int(links.a[row])], ids[int(links.b[row])], links.key[row]))
+        link_ends(ids[int(links.a[row])], ids[int(links.b[row])], links.key[row])
         for row in np.flatnonzero(fabric.link_state == State.DOWN).tolist()
     )
 

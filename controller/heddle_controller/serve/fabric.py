@@ -20,8 +20,8 @@ from heddle.v1.fabric_pb2_grpc import FabricServiceServicer
 from heddle_controller.model.arrays import Ints
 from heddle_controller.model.errors import refuse
 from heddle_controller.model.fabric import NodeKind, State
-from heddle_controller.reconcile.observations import Observations, SeenLinks
-from heddle_controller.serve.agents.link_book import Condition, Ends
+from heddle_controller.reconcile.observations import LinkEnds, Observations, SeenLinks, link_ends
+from heddle_controller.serve.agents.link_book import Condition
 from heddle_controller.serve.codec import common, names
 from heddle_controller.serve.codec import fabric as codec
 from heddle_controller.serve.request import page, request_of
@@ -55,7 +55,7 @@ class FabricService(FabricServiceServicer):
         changes: Changes,
         observations: Observations,
         *,
-        unwell: Callable[[str], Mapping[Ends, Condition]],
+        unwell: Callable[[str], Mapping[LinkEnds, Condition]],
         aside: Callable[[str], Mapping[str, str]],
     ) -> None:
         """Serve fabrics of the store, with what agents report of their links.
@@ -216,7 +216,7 @@ def _check(rows: Sequence[int]) -> str:
 
 
 def _links(
-    record: FabricRecord, seen: SeenLinks, rows: list[int], unwell: Mapping[Ends, Condition]
+    record: FabricRecord, seen: SeenLinks, rows: list[int], unwell: Mapping[LinkEnds, Condition]
 ) -> list[pb.Link]:
     links = codec.links_to_pb(record, seen, rows)
     for link in links if unwell else ():
@@ -250,10 +250,9 @@ def _events(
     return events + _switches(record, nodes)
 
 
-def _tell_condition(link: pb.Link, unwell: Mapping[Ends, Condition]) -> None:
+def _tell_condition(link: pb.Link, unwell: Mapping[LinkEnds, Condition]) -> None:
     """Add to a link's message what agents report as wrong with it."""
-    source, target = sorted((link.source, link.target))
-    condition = unwell.get((source, target, link.key))
+    condition = unwell.get(link_ends(link.source, link.target, link.key))
     if condition is not None:
         link.condition = condition.reason
         link.loss_ratio, link.rate_ratio = condition.loss_ratio, condition.rate_ratio

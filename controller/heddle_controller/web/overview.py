@@ -18,8 +18,8 @@ from heddle_controller.model.arrays import NONE, Bools, Floats, Ints
 from heddle_controller.model.fabric import Fabric, NodeKind, State, Structure
 from heddle_controller.model.plan import Plan
 from heddle_controller.plan.limits import Fares, fares_of
-from heddle_controller.reconcile.observations import SeenLinks
-from heddle_controller.serve.agents.link_book import Condition, Ends
+from heddle_controller.reconcile.observations import LinkEnds, SeenLinks
+from heddle_controller.serve.agents.link_book import Condition
 from heddle_controller.serve.rates import Rates
 from heddle_controller.state.records import Committed, FabricRecord, JobRecord, JobState
 
@@ -201,7 +201,7 @@ class StandingPlan:
 
     record: FabricRecord
     seen: SeenLinks
-    unwell: dict[Ends, Condition]
+    unwell: dict[LinkEnds, Condition]
     jobs: tuple[JobRecord, ...]
     missing: tuple[str, ...]
     """Ids of switches whose agent has no session with this controller."""

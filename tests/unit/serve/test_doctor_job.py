@@ -10,8 +10,8 @@ import pytest
 
 from heddle.v1 import doctor_pb2 as pb
 from heddle_controller.model.plan import Certificate, Plan, join_paths
-from heddle_controller.reconcile.observations import SeenLinks
-from heddle_controller.serve.agents.link_book import Condition, Ends
+from heddle_controller.reconcile.observations import LinkEnds, SeenLinks
+from heddle_controller.serve.agents.link_book import Condition
 from heddle_controller.serve.doctor.job import JobCase, examine
 from heddle_controller.serve.flow_index import FlowIndex
 from heddle_controller.serve.rates import MeasuredRate
@@ -26,7 +26,7 @@ from heddle_controller.state.records import (
 )
 from tests.support.store_samples import clos, job, plan_of, program_of, walk
 
-UNWELL: Mapping[Ends, Condition] = {}
+UNWELL: Mapping[LinkEnds, Condition] = {}
 
 
 def plan_of_two() -> Plan:
@@ -53,7 +53,7 @@ def plan_of_two() -> Plan:
 def case(
     plan: Plan,
     *,
-    unwell: Mapping[Ends, Condition] = UNWELL,
+    unwell: Mapping[LinkEnds, Condition] = UNWELL,
     measured: Mapping[str, MeasuredRate] | None = None,
     held: int = 1,
 ) -> JobCase:

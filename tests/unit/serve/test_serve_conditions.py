@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from heddle.v1 import agent_pb2 as pb
 from heddle.v1 import common_pb2
+from heddle_controller.reconcile.observations import LinkEnds
 from heddle_controller.reconcile.ports import AgentSession
-from heddle_controller.serve.agents.link_book import Condition, Ends, LinkBook
+from heddle_controller.serve.agents.link_book import Condition, LinkBook
 from heddle_controller.telemetry.metrics import Telemetry
 
-LINK: Ends = ("l0", "s0", "0")
+LINK: LinkEnds = ("l0", "s0", "0")
 
 
 def agent(switch: str) -> AgentSession:

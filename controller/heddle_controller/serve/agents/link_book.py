@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Protocol
 
 import structlog
 
@@ -20,6 +20,7 @@ from heddle.names import link_name
 from heddle.v1 import agent_pb2 as pb
 from heddle.v1 import common_pb2
 from heddle_controller.model.fabric import Structure
+from heddle_controller.reconcile.observations import LinkEnds, link_ends
 from heddle_controller.reconcile.ports import AgentSession
 from heddle_controller.store.store import Store
 
@@ -27,9 +28,6 @@ log = structlog.stdlib.get_logger(__name__)
 
 UNWELL = ("flap-damped", "grey", "slow")
 """Reasons of link observations that mean an unwell link, the worst first; see agent.proto."""
-
-Ends: TypeAlias = tuple[str, str, str]
-"""Both ends of a link in alphabetical order, and its key as text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +63,11 @@ class LinkBook:
 
     def __init__(self, meter: LinkMeter) -> None:
         self._meter = meter
-        self._seen: dict[str, dict[tuple[str, Ends], Condition]] = {}
+        self._seen: dict[str, dict[tuple[str, LinkEnds], Condition]] = {}
 
-    def unwell(self, fabric: str) -> Mapping[Ends, Condition]:
+    def unwell(self, fabric: str) -> Mapping[LinkEnds, Condition]:
         """Return the unwell links of a fabric, each with the worse condition of its two ends."""
-        found: dict[Ends, Condition] = {}
+        found: dict[LinkEnds, Condition] = {}
         for (_, ends), condition in self._seen.get(fabric, {}).items():
             other = found.get(ends)
             found[ends] = condition.joined(other) if other else condition
@@ -81,7 +79,7 @@ class LinkBook:
         if report.full:
             self._drop(about)
         for link in report.links:
-            ends = ends_of(link.link)
+            ends = _ends(link.link)
             before = seen.get((about.switch, ends))
             name = link_name(*ends)
             if link.reason in UNWELL:
@@ -111,10 +109,8 @@ class LinkBook:
             self._meter.links_unwell(fabric, reason, reasons.count(reason))
 
 
-def ends_of(link: common_pb2.LinkRef) -> Ends:
-    """Return the ends of a link in alphabetical order; an empty key becomes "0"."""
-    low, high = sorted((link.source, link.target))
-    return low, high, link.key or "0"
+def _ends(link: common_pb2.LinkRef) -> LinkEnds:
+    return link_ends(link.source, link.target, link.key or "0")
 
 
 SPARE = 64
@@ -137,18 +133,17 @@ class TooMuch(Exception):  # noqa: N818 - it tells of an agent; nothing failed
     """An agent reports more than its switch can have."""
 
 
-def _links_of(structure: Structure, switch: str) -> frozenset[Ends]:
+def _links_of(structure: Structure, switch: str) -> frozenset[LinkEnds]:
     """Return the links that end at a switch; none for an unknown switch."""
     row = structure.index.get(switch)
     if row is None:
         return frozenset()
     first, arcs = structure.out
     ids, links = structure.nodes.ids, structure.links
-    found = set()
-    for arc in arcs[first[row] : first[row + 1]].tolist():
-        low, high = sorted((switch, ids[structure.head[arc]]))
-        found.add((low, high, str(links.key[arc >> 1])))
-    return frozenset(found)
+    return frozenset(
+        link_ends(switch, ids[structure.head[arc]], links.key[arc >> 1])
+        for arc in arcs[first[row] : first[row + 1]].tolist()
+    )
 
 
 class Means:
@@ -172,7 +167,7 @@ class Means:
         said = len(report.links)
         newest = {}
         for seen in report.links[: most + 1]:
-            newest[ends_of(seen.link)] = seen
+            newest[_ends(seen.link)] = seen
         if newest.keys() - self._links or said > most:
             await self._look()
             most = 2 * len(self._links) + SPARE

@@ -25,8 +25,8 @@ from heddle_controller.plan.limits import (
     shortest_links,
     switches_of,
 )
-from heddle_controller.reconcile.observations import SeenLinks
-from heddle_controller.serve.agents.link_book import Condition, Ends
+from heddle_controller.reconcile.observations import LinkEnds, SeenLinks
+from heddle_controller.serve.agents.link_book import Condition
 from heddle_controller.serve.codec import common, names
 from heddle_controller.serve.codec import plan as plan_codec
 from heddle_controller.serve.doctor import NAMES_PER_FINDING, TOLD, found, many, since, some
@@ -52,7 +52,7 @@ class JobCase:
     committed: Committed
     index: FlowIndex
     seen: SeenLinks
-    unwell: Mapping[Ends, Condition]
+    unwell: Mapping[LinkEnds, Condition]
     agents: frozenset[str]
     """Switches whose agent has a session with this controller."""
     aside: Mapping[str, str]

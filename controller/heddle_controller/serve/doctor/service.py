@@ -25,10 +25,10 @@ from heddle_controller.model.demand import PREFIX, SET, unannounced_rows
 from heddle_controller.model.fabric import Fabric, State
 from heddle_controller.model.plan import Plan
 from heddle_controller.plan.what_if import flows_over
-from heddle_controller.reconcile.observations import Observations, SeenLinks
+from heddle_controller.reconcile.observations import LinkEnds, Observations, SeenLinks
 from heddle_controller.reconcile.ports import AgentSession
 from heddle_controller.serve.agents.gateway import Gateway
-from heddle_controller.serve.agents.link_book import Condition, Ends
+from heddle_controller.serve.agents.link_book import Condition
 from heddle_controller.serve.codec import common, names
 from heddle_controller.serve.doctor import TOLD, found, many, since, some
 from heddle_controller.serve.doctor.job import JobCase, examine, no_plan_yet
@@ -49,7 +49,7 @@ class Installation:
     jobs: tuple[JobRecord, ...]
     committed: Committed | None
     seen: SeenLinks
-    unwell: Mapping[Ends, Condition]
+    unwell: Mapping[LinkEnds, Condition]
     sessions: Mapping[str, AgentSession]
     """Sessions of agents with this controller, by switch."""
     aside: Mapping[str, str]
@@ -230,7 +230,7 @@ class DoctorService(DoctorServiceServicer):
         rates: RateBook,
         observations: Observations,
         *,
-        unwell: Callable[[str], Mapping[Ends, Condition]],
+        unwell: Callable[[str], Mapping[LinkEnds, Condition]],
     ) -> None:
         """``unwell`` returns the links of a fabric that agents report as unwell."""
         self._store = store

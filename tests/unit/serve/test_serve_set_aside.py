@@ -1,9 +1,6 @@
 from __future__ import annotations
 
-import pytest
-
 from heddle_controller.serve.agents.gateway import FAULTS, FIRST, LONGEST_ASIDE, SetAside
-from heddle_controller.serve.agents.link_book import BURST, SHARE, Pace
 
 
 class Clock:
@@ -45,14 +42,3 @@ def test_faults_are_forgiven_one_by_one() -> None:
     assert not aside.faulty("f1", "l1")
     clock.now += 2 * FIRST
     assert not aside.faulty("f1", "l0")
-
-
-def test_an_agent_takes_no_more_than_its_share() -> None:
-    """Beyond the burst, an agent waits until its share has paid for what it used."""
-    clock = Clock()
-    pace = Pace(clock)
-    assert pace.rest(BURST / 2) == 0
-    rest = pace.rest(BURST)
-    assert rest == pytest.approx(BURST / 2 / SHARE, rel=0.01)
-    clock.now += rest + BURST / SHARE
-    assert pace.rest(0.0) == 0

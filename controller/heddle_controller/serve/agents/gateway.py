@@ -32,6 +32,7 @@ from heddle_controller.reconcile.ports import (
     SessionEvent,
 )
 from heddle_controller.serve.agents.stream import AgentStream, Encoder, EpochGuard, lost
+from heddle_controller.serve.bucket import TokenBucket
 from heddle_controller.serve.errors import Refusal, aborted
 from heddle_controller.serve.watch import shutting_down
 from heddle_controller.store.applier import Feed
@@ -59,30 +60,14 @@ class Case:
     """For how long it was set aside."""
 
 
-class Tally:
-    """A token bucket for each switch: at most ``most`` tokens, refilled with ``a_second`` each."""
-
-    def __init__(self, most: float, a_second: float) -> None:
-        self._most = most
-        self._a_second = a_second
-        self._used: dict[_Switch, tuple[float, float]] = {}
-
-    def take(self, switch: _Switch, now: float) -> bool:
-        """Take one token; return whether there was one left. ``now`` is in seconds."""
-        used, at = self._used.get(switch, (0.0, now))
-        used = max(0.0, used - (now - at) * self._a_second) + 1.0
-        self._used[switch] = min(used, self._most + 1.0), now
-        return used <= self._most
-
-
 class SetAside:
     """The switches of all fabrics that this replica has set aside."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._now = monotonic
         self._cases: dict[_Switch, Case] = {}
-        self._faults = Tally(FAULTS, 1.0 / FIRST)
-        self._begun = Tally(_SESSIONS, SESSIONS_A_SECOND)
+        self._faults: dict[_Switch, TokenBucket] = {}
+        self._begun: dict[_Switch, TokenBucket] = {}
 
     def put(self, fabric: str, switch: str, why: str) -> float:
         """Set a switch aside, unless it is already; return for how many seconds from now."""
@@ -97,11 +82,15 @@ class SetAside:
 
     def faulty(self, fabric: str, switch: str) -> bool:
         """Count a session that a malformed message ended; return whether there were too many."""
-        return not self._faults.take((fabric, switch), self._now())
+        now = self._now()
+        fresh = TokenBucket(FAULTS, 1.0 / FIRST, now)
+        return self._faults.setdefault((fabric, switch), fresh).take(now) > 0
 
     def begins(self, fabric: str, switch: str) -> bool:
         """Count a session that is about to begin; return whether there are too many."""
-        return not self._begun.take((fabric, switch), self._now())
+        now = self._now()
+        fresh = TokenBucket(_SESSIONS, SESSIONS_A_SECOND, now)
+        return self._begun.setdefault((fabric, switch), fresh).take(now) > 0
 
     def left(self, fabric: str, switch: str) -> float:
         """Return the seconds until a switch is admitted again; 0 if it is not set aside."""

@@ -10,7 +10,7 @@ than this controller can process it without delay for others.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -125,8 +125,8 @@ _LOOK_SECONDS = 1.0
 SHARE, BURST = 0.1, 0.5
 """Share of the event loop's time that one agent may take in the long run, and seconds of it that it
 may take in a burst."""
-_EACH = 0.0002
-"""Estimated seconds to read and parse a message, which is not measured here."""
+EACH = 0.0002
+"""Estimated seconds to read and parse a message, which are not measured."""
 
 
 class TooMuch(Exception):  # noqa: N818 - it tells of an agent; nothing failed
@@ -207,19 +207,3 @@ class Means:
         said = max(said, len(report.endpoints) // 2 - pairs)
         if said > self._entries:
             raise TooMuch(f"counts {said} entries, and its table holds {self._entries} at most")
-
-
-class Pace:
-    """Limits one agent's share of the event loop by delaying when its next message is read."""
-
-    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
-        self._now = now
-        self._at = now()
-        self._owed = 0.0
-
-    def rest(self, spent: float) -> float:
-        """Return the seconds to wait before the next message, after one that took ``spent``."""
-        now = self._now()
-        self._owed = max(0.0, self._owed - SHARE * (now - self._at)) + spent + _EACH
-        self._at = now
-        return max(0.0, self._owed - BURST) / SHARE

@@ -28,9 +28,17 @@ from heddle_controller.reconcile.ports import AgentSession
 from heddle_controller.serve.agents.counters import CounterBook
 from heddle_controller.serve.agents.gateway import Gateway
 from heddle_controller.serve.agents.introductions import Introductions, KeySchedule
-from heddle_controller.serve.agents.link_book import LinkBook, Means, Pace, TooMuch
+from heddle_controller.serve.agents.link_book import (
+    BURST,
+    EACH,
+    SHARE,
+    LinkBook,
+    Means,
+    TooMuch,
+)
 from heddle_controller.serve.agents.overlays import OverlayBook
 from heddle_controller.serve.agents.stream import AgentStream
+from heddle_controller.serve.bucket import TokenBucket
 from heddle_controller.serve.codec import agent as codec
 from heddle_controller.serve.errors import Refusal, denied, failed_precondition, not_found
 from heddle_controller.serve.security.caller import current_caller
@@ -182,7 +190,7 @@ class AgentService(AgentServiceServicer):
 
     async def _read(self, session: AgentStream, means: Means, messages: Messages) -> None:
         """Read the agent's messages until the stream ends, then end the session the same way."""
-        pace = Pace()
+        pace = TokenBucket(BURST, SHARE, time.monotonic())
         try:
             async for message in messages:
                 began = time.thread_time()
@@ -190,7 +198,8 @@ class AgentService(AgentServiceServicer):
                     message.link_state.CopyFrom(await means.links(message.link_state))
                 self._take(session, means, message)
                 del message  # free its memory while the stream waits
-                if (rest := pace.rest(time.thread_time() - began)) > 0:
+                spent = time.thread_time() - began + EACH
+                if (rest := pace.spend(spent, time.monotonic())) > 0:
                     await asyncio.sleep(rest)
         except asyncio.CancelledError:
             raise

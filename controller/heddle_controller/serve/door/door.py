@@ -19,6 +19,7 @@ from pathlib import Path
 
 import structlog
 
+from heddle_controller.serve.bucket import TokenBucket
 from heddle_controller.serve.door.frames import Answers, Frames, Unbearable
 from heddle_controller.serve.security.certificates import FollowedTls, Tls, server_context
 
@@ -62,7 +63,7 @@ class Door:
         self._number = itertools.count()
         self._origins: dict[str, str] = {}
         self._there: Counter[str] = Counter()
-        self._arrivals: dict[str, tuple[float, float]] = {}
+        self._arrivals: dict[str, TokenBucket] = {}
         self._room: dict[str, asyncio.Semaphore] = {}
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="door", daemon=True)
@@ -124,12 +125,11 @@ class Door:
     def _arrive(self, site: str) -> float:
         """Return the seconds that a new connection from an address has to wait."""
         now = self._loop.time()
-        begun, at = self._arrivals.pop(site, (0.0, now))
-        begun = max(0.0, begun - ARRIVALS_A_SECOND * (now - at)) + 1.0
-        self._arrivals[site] = begun, now
+        known = self._arrivals.pop(site, None)
+        bucket = self._arrivals[site] = known or TokenBucket(ARRIVALS, ARRIVALS_A_SECOND, now)
         if len(self._arrivals) > CONNECTIONS:  # forget the address that was idle for longest
             del self._arrivals[next(iter(self._arrivals))]
-        return max(0.0, begun - ARRIVALS) / ARRIVALS_A_SECOND
+        return bucket.spend(1.0, now)
 
     def _gone(self, site: str, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

@@ -13,6 +13,8 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from heddle_controller.serve.bucket import TokenBucket
+
 MOST_FIELDS, MOST_BYTES = 128, 16 << 10
 """Most header fields, and most bytes after expansion, of one block."""
 TABLE = 4096
@@ -160,7 +162,9 @@ class Frames:
         self._held = bytearray()
         """The frames of this block, which are held back until it is complete."""
         self._now = now
-        self._used, self._at = 0.0, now()
+        self._bucket = TokenBucket(FRAMES, FRAMES_A_SECOND, now())
+        self._used = 0.0
+        """What counts since the last call of ``rest``."""
         self._ended = False
         """Whether the last frame of headers ended its block."""
         self._last = 0
@@ -185,10 +189,8 @@ class Frames:
 
     def rest(self) -> float:
         """Return the seconds to wait before more is read."""
-        now = self._now()
-        self._used = max(0.0, self._used - FRAMES_A_SECOND * (now - self._at))
-        self._at = now
-        return max(0.0, self._used - FRAMES) / FRAMES_A_SECOND
+        used, self._used = self._used, 0.0
+        return self._bucket.spend(used, self._now())
 
     def _step(self, out: bytearray, parts: list[Part]) -> bool:
         """Take the next piece from the buffer; return whether it was complete."""

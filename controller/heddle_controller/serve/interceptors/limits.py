@@ -19,6 +19,7 @@ import grpc
 from typing_extensions import override
 
 from heddle_controller.serve import errors
+from heddle_controller.serve.bucket import TokenBucket
 from heddle_controller.serve.interceptors.around import CallLayer, Context, Method, Rest
 from heddle_controller.serve.interceptors.auth import is_loopback
 from heddle_controller.serve.interceptors.outcomes import current_request
@@ -39,8 +40,7 @@ class Allowance:
 
 @dataclass(slots=True)
 class _Account:
-    left: float
-    at: float
+    calls: TokenBucket
     streams: int = 0
 
 
@@ -60,16 +60,9 @@ class Budget:
 
     def call(self, client: str) -> float:
         """Take one call from a client's account; return 0.0, or the seconds until it has one."""
-        rate = self._allowance.calls_per_second
-        if rate <= 0:
+        if self._allowance.calls_per_second <= 0:
             return 0.0
-        account, now = self._account(client), self._now()
-        account.left = min(self._allowance.burst, account.left + (now - account.at) * rate)
-        account.at = now
-        if account.left < 1.0:
-            return (1.0 - account.left) / rate
-        account.left -= 1.0
-        return 0.0
+        return self._account(client).calls.take(self._now())
 
     def open(self, client: str) -> bool:
         """Count a new stream and return True, or return False if the client has too many.
@@ -91,7 +84,9 @@ class Budget:
     def _account(self, client: str) -> _Account:
         account = self._accounts.get(client)
         if account is None:
-            account = self._accounts[client] = _Account(self._allowance.burst, self._now())
+            most = self._allowance
+            calls = TokenBucket(most.burst, most.calls_per_second, self._now())
+            account = self._accounts[client] = _Account(calls)
             self._forget()
         self._accounts.move_to_end(client)
         return account

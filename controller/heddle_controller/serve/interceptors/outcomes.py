@@ -32,6 +32,7 @@ from heddle.freshness import AGE, STALE
 from heddle_controller.model.errors import InputError, Problem
 from heddle_controller.planner.port import PlannerLost
 from heddle_controller.serve import errors
+from heddle_controller.serve.bucket import TokenBucket
 from heddle_controller.serve.interceptors.around import CallLayer, Context, Method, Rest
 from heddle_controller.state import errors as ports
 from heddle_controller.state.errors import Unavailable
@@ -79,18 +80,14 @@ class DeniedLog:
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
-        self._left, self._at = LINES_AT_ONCE, now()
+        self._lines = TokenBucket(LINES_AT_ONCE, LINES_PER_SECOND, now())
         self._omitted = 0
 
     def tell(self, code: str, why: str, **about: str) -> None:
         """Log a denied call with what else is known about it, or count it for the next line."""
-        now = self._now()
-        self._left = min(LINES_AT_ONCE, self._left + (now - self._at) * LINES_PER_SECOND)
-        self._at = now
-        if self._left < 1.0:
+        if self._lines.take(self._now()) > 0:
             self._omitted += 1
             return
-        self._left -= 1.0
         omitted, self._omitted = self._omitted, 0
         log.warning("call denied", code=code, why=why, omitted_before=omitted, **about)
 

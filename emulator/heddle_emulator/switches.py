@@ -47,8 +47,7 @@ class Switches:
     def boot(self, switch: int) -> None:
         """Give a switch an empty table."""
         structure = self.world.structure
-        first, arcs = structure.out
-        own = arcs[first[switch] : first[switch + 1]]
+        own = structure.leaving(switch)
         hops = {arc: next_hop(self.world, arc) for arc in own.tolist()}
         routes = Routes(self.world, switch, hops, self._underlay, self._nics)
         size = max(int(structure.nodes.table_size[switch]), 0)
@@ -141,8 +140,7 @@ class Routes:
     def table(self, destinations: Ints, dead: Collection[int]) -> tuple[Ints, Ints, Ints]:
         """Implement ``TabledUnderlay.table``; next hops are numbered as in ``hops``."""
         structure, nics = self.fabric.structure, self.nics[destinations]
-        first, arcs = structure.out
-        own = arcs[first[self.switch] : first[self.switch + 1]]
+        own = structure.leaving(self.switch)
         live = np.flatnonzero(self.underlay.fabric.carries[own])
         heads = structure.head[own[live]]
         to_nic = structure.nodes.kind[heads] == NodeKind.NIC

@@ -93,8 +93,7 @@ class Underlay:
 
     def arcs_of(self, node: int) -> Ints:
         """Return the live arcs that leave a node, sorted by the node they enter, then by link."""
-        first, arcs = self.fabric.structure.out
-        own = arcs[first[node] : first[node + 1]]
+        own = self.fabric.structure.leaving(node)
         return own[self.fabric.carries[own]]
 
     @cached_property

@@ -118,10 +118,8 @@ def _unknown(fabric: Fabric, node: str) -> str:
 
 
 def _neighbours(fabric: Fabric, node: str) -> list[str]:
-    structure, row = fabric.structure, fabric.structure.index[node]
-    first, arcs = structure.out
-    heads = structure.head[arcs[first[row] : first[row + 1]]].tolist()
-    return list(dict.fromkeys(structure.nodes.ids[head] for head in heads))
+    structure = fabric.structure
+    return [structure.nodes.ids[row] for row in structure.neighbours(structure.index[node])]
 
 
 def _some(names: Sequence[str]) -> str:

@@ -186,11 +186,20 @@ class Structure:
         """Arcs grouped by the node they leave, as compressed rows ``(first, arcs)``.
 
         The arcs that leave node ``n`` are ``arcs[first[n]:first[n + 1]]``, ordered by the node
-        that they enter and then by link.
+        that they enter and then by link; see also ``leaving``.
         """
         arcs = np.lexsort((self.head, self.tail)).astype(np.int64)
         counts = np.bincount(self.tail, minlength=len(self.nodes.ids))
         return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), arcs
+
+    def leaving(self, node: int) -> Ints:
+        """Return the arcs that leave a node, ordered as in ``out``."""
+        first, arcs = self.out
+        return arcs[first[node] : first[node + 1]]
+
+    def neighbours(self, node: int) -> list[int]:
+        """Return the nodes that have a link to a node, ascending, each once."""
+        return [*dict.fromkeys(self.head[self.leaving(node)].tolist())]
 
     @cached_property
     def place_out(self) -> Ints:

@@ -90,8 +90,7 @@ class Underlay:
 
     def next_hops(self, switch: int, destination: int) -> Ints:
         """Return the arcs by which a switch forwards to a NIC, in the order of ``out``."""
-        first, arcs = self.structure.out
-        own = arcs[first[switch] : first[switch + 1]]
+        own = self.structure.leaving(switch)
         return own[self.forwards(own, np.full(len(own), destination, dtype=np.int64))]
 
 

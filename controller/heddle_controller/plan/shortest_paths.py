@@ -84,8 +84,7 @@ def choice(plan: Plan, flow: int, ways: Underlay, cost: _Cost) -> Choice:
 def _first_arcs(ways: Underlay, source: int, destination: int) -> Ints:
     """Return the arcs out of the source NIC that begin a shortest way to the destination."""
     structure, place = ways.structure, int(ways.reach.place[destination])
-    first, arcs = structure.out
-    own: Ints = arcs[first[source] : first[source + 1]]
+    own = structure.leaving(source)
     own = own[ways.carries[own]]
     if place == NONE or not len(own):
         return np.empty(0, dtype=np.int64)
@@ -96,8 +95,7 @@ def _first_arcs(ways: Underlay, source: int, destination: int) -> Ints:
 
 def _next_arcs(ways: Underlay, switches: list[int], destination: int) -> Ints:
     """Return the arcs by which some switches forward packets to a NIC."""
-    first, arcs = ways.structure.out
-    own = [arcs[first[switch] : first[switch + 1]] for switch in switches]
+    own = [ways.structure.leaving(switch) for switch in switches]
     out = np.concatenate([*own, np.empty(0, dtype=np.int64)])
     return out[ways.forwards(out, np.full(len(out), destination, dtype=np.int64))]
 

@@ -148,11 +148,10 @@ def _joined_by_plannable(plan: Plan, flow: Ints) -> Bools:
     """Whether links that take new paths join the ends of each flow, shape of ``flow``."""
     structure, flows = plan.fabric.structure, plan.flows
     reach = underlay(structure, plan.fabric.plannable).reach
-    first, arcs = structure.out
     joined: dict[int, bool] = {}
     for row in distinct(flow).tolist():
         source, place = int(flows.source[row]), int(reach.place[flows.destination[row]])
-        own = arcs[first[source] : first[source + 1]]
+        own = structure.leaving(source)
         seats = structure.head[own[plan.fabric.plannable[own]]]
         hops = reach.distance[reach.row[seats], place] if place >= 0 else np.empty(0)
         joined[row] = bool((hops != UNREACHED).any())

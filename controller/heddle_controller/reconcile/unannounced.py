@@ -244,9 +244,7 @@ def _switches(structure: Structure, nic: str) -> list[str]:
     row = structure.index.get(nic)
     if row is None:
         return []
-    (first, arcs), ids = structure.out, structure.nodes.ids
-    heads = structure.head[arcs[first[row] : first[row + 1]]].tolist()
-    return [ids[head] for head in dict.fromkeys(heads)]
+    return [structure.nodes.ids[switch] for switch in structure.neighbours(row)]
 
 
 def _speed(structure: Structure, nic: str) -> float:

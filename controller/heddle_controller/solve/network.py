@@ -110,8 +110,7 @@ class Network:
 
     def out(self, node: int) -> Ints:
         """Return the usable arcs that leave a node, ordered by the node that they enter."""
-        first, arcs = self.fabric.structure.out
-        leaving = arcs[first[node] : first[node + 1]]
+        leaving = self.fabric.structure.leaving(node)
         usable: Ints = leaving[self.usable[leaving]]
         return usable
 

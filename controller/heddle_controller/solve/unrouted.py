@@ -88,8 +88,7 @@ class Reasons:
         return distinct(self._part[self._network.head[usable]])
 
     def _arcs_to_switches(self, nic: int) -> Ints:
-        first, arcs = self._fabric.structure.out
-        own: Ints = arcs[first[nic] : first[nic + 1]]
+        own = self._fabric.structure.leaving(nic)
         rising: Ints = own[self._network.level[self._network.head[own]] != NodeKind.NIC]
         return rising
 

@@ -607,8 +607,7 @@ def _switch_json(
 ) -> dict[str, Any]:
     """Return a switch and its links, the fullest first; ``plan`` is None without a plan."""
     structure = fabric.structure
-    first, arcs = structure.out
-    out = arcs[first[row] : first[row + 1]]
+    out = structure.leaving(row)
     links = [
         {
             **link_view(structure, arc >> 1, arc=arc),

@@ -68,8 +68,7 @@ class LiveFabric(FabricUnderTest):
         """Return the row of a switch and the rows of its links."""
         structure = self.fabric.structure
         row = structure.index[switch]
-        first, arcs = structure.out
-        return row, (arcs[first[row] : first[row + 1]] >> 1).tolist()
+        return row, (structure.leaving(row) >> 1).tolist()
 
     async def _change(self, links: Sequence[int]) -> None:
         """Set the state of links to what their cables carry now."""

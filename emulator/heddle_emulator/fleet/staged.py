@@ -285,8 +285,7 @@ class StagedFleet(Fleet):
 
     def links_at(self, row: int) -> list[int]:
         """Return the rows of a switch's links."""
-        first, arcs = self.world.structure.out
-        return [arc >> 1 for arc in arcs[first[row] : first[row + 1]].tolist()]
+        return [arc >> 1 for arc in self.world.structure.leaving(row).tolist()]
 
     async def tick(self) -> None:
         """Let one second pass for the peer notices of all agents that are awake."""

@@ -212,11 +212,7 @@ class _Rows:
         if self._links(before, after):
             return [after]
         structure = self._structure
-        first, arcs = structure.out
-        near, far = (
-            set(structure.head[arcs[first[node] : first[node + 1]]].tolist())
-            for node in (before, after)
-        )
+        near, far = set(structure.neighbours(before)), set(structure.neighbours(after))
         switches = [n for n in near & far if structure.nodes.kind[n] != NodeKind.NIC]
         return [switches[0], after] if len(switches) == 1 else None
 

@@ -222,13 +222,12 @@ def _readings(index: FlowIndex, reports: Sequence[Report]) -> list[CounterReadin
 
 def _joined(structure: Structure, switches: Sequence[str], report: Ints, nic: Ints) -> Bools:
     """Return for each NIC whether it has a link to the switch with index ``report``."""
-    first, arcs = structure.out
     nodes = len(structure.nodes.ids)
     near = [np.empty(0, dtype=np.int64)]
     for place, switch in enumerate(switches):
         row = structure.index.get(switch)
         if row is not None:
-            near.append(place * nodes + structure.head[arcs[first[row] : first[row + 1]]])
+            near.append(place * nodes + structure.head[structure.leaving(row)])
     found: Bools = np.isin(report * nodes + nic, np.concatenate(near)) & (nic != NONE)
     return found
 

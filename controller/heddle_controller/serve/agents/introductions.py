@@ -112,12 +112,8 @@ class _FabricAgents:
                 yield pb.Endpoint(nic=nodes.ids[row], address=nodes.address[row])
 
     def _next_to(self, switch: str) -> list[int]:
-        structure = self.structure
-        row = structure.index.get(switch)
-        if row is None:
-            return []
-        first, arcs = structure.out
-        return [*dict.fromkeys(structure.head[arcs[first[row] : first[row + 1]]].tolist())]
+        row = self.structure.index.get(switch)
+        return [] if row is None else self.structure.neighbours(row)
 
 
 class Introductions:

@@ -138,11 +138,10 @@ def _links_of(structure: Structure, switch: str) -> frozenset[LinkEnds]:
     row = structure.index.get(switch)
     if row is None:
         return frozenset()
-    first, arcs = structure.out
     ids, links = structure.nodes.ids, structure.links
     return frozenset(
         link_ends(switch, ids[structure.head[arc]], links.key[arc >> 1])
-        for arc in arcs[first[row] : first[row + 1]].tolist()
+        for arc in structure.leaving(row).tolist()
     )
 
 

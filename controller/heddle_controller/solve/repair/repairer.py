@@ -104,12 +104,11 @@ def _shortest_path(network: Network, start: int, end: int, allowed: Bools) -> In
 
     ``allowed`` marks the arcs that may be used, shape (arcs,). Paths do not pass through NICs.
     """
-    first, arcs = network.fabric.structure.out
     came_by: dict[int, int] = {start: -1}
     queue = deque([start])
     while queue and end not in came_by:
         node = queue.popleft()
-        leaving = arcs[first[node] : first[node + 1]]
+        leaving = network.fabric.structure.leaving(node)
         for arc in leaving[allowed[leaving]].tolist():
             head = int(network.head[arc])
             through = network.level[head] != NodeKind.NIC or head == end

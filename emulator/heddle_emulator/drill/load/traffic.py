@@ -170,8 +170,7 @@ def _nics(own: Fields, fabric: Fabric, end: str) -> Iterator[str]:
     if structure.nodes.kind[row] == NodeKind.NIC:
         yield end
         return
-    first, arcs = structure.out
-    heads = structure.head[arcs[first[row] : first[row + 1]]]
+    heads = structure.head[structure.leaving(row)]
     nics = heads[structure.nodes.kind[heads] == NodeKind.NIC].tolist()
     if not nics:
         own.fault(f"{end} has no NICs; name a leaf or a NIC")

@@ -219,7 +219,7 @@ class ImportOptions:
                 yield Problem(f"option {name}", f"is {value}; give a finite number above 0")
 
 
-def parse_mapping(text: str, origin: str = "--map") -> dict[str, str]:
+def parse_mapping(text: str) -> dict[str, str]:
     """Parse a text such as ``"host=ip,leaf=ASW"`` to a mapping of our word to theirs.
 
     Raises:
@@ -229,9 +229,9 @@ def parse_mapping(text: str, origin: str = "--map") -> dict[str, str]:
     for part in filter(None, (part.strip() for part in text.split(","))):
         ours, equals, theirs = (side.strip() for side in part.partition("="))
         if not (ours and equals and theirs):
-            raise refuse(origin, repr(part), "give OURS=THEIRS, such as leaf=ASW")
+            raise refuse("--map", repr(part), "give OURS=THEIRS, such as leaf=ASW")
         if ours in mapping:
-            raise refuse(origin, repr(part), f"{ours} is given twice; keep one")
+            raise refuse("--map", repr(part), f"{ours} is given twice; keep one")
         mapping[ours] = theirs
     return mapping
 

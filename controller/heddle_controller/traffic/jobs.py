@@ -90,9 +90,7 @@ def flows_of_job(job: Job, fabric: Fabric, *, pxn: bool | None = None) -> Flows:
     )
 
 
-def flows_of_jobs(
-    jobs: Iterable[Job], fabric: Fabric, *, origin: str = "jobs", pxn: bool | None = None
-) -> Flows:
+def flows_of_jobs(jobs: Iterable[Job], fabric: Fabric, *, origin: str = "jobs") -> Flows:
     """Return the flows of jobs that run side by side, in order of the jobs.
 
     Raises:
@@ -104,7 +102,7 @@ def flows_of_jobs(
     parts = []
     for job in together:
         try:
-            parts.append(flows_of_job(job, fabric, pxn=pxn))
+            parts.append(flows_of_job(job, fabric))
         except InputError as error:
             problems += [Problem(f"{error.source}, {p.record}", p.reason) for p in error.problems]
     if problems:

@@ -94,8 +94,8 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 class TcpRelay(Relay):
     """A relay on a TCP port of this machine. ``target`` may be changed at any time."""
 
-    def __init__(self, target: str = "") -> None:
-        self.target = target
+    def __init__(self) -> None:
+        self.target = ""
         """Address of the controller, host:port; "" refuses all connections."""
         self._socket = socket.create_server(("127.0.0.1", 0))
         host, port = self._socket.getsockname()

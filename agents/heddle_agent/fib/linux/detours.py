@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import struct
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple
 
 from heddle_agent.fib.linux import marks
@@ -70,10 +70,8 @@ class RouteHop(NamedTuple):
 class Detours:
     """The detours of one switch."""
 
-    def __init__(self, kernel: Netlink, clock: Callable[[], float] = time.monotonic) -> None:
-        """Take a monotonic ``clock`` in seconds."""
+    def __init__(self, kernel: Netlink) -> None:
         self._kernel = kernel
-        self._clock = clock
         self._since: float | None = None
         self._clean = False  # whether detours of an earlier agent are known to be removed
         self._ruled: set[Family] = set()
@@ -81,7 +79,7 @@ class Detours:
     @property
     def over(self) -> bool:
         """Whether there are detours and they have lasted long enough."""
-        return self._since is not None and self._clock() - self._since >= LASTING_SECONDS
+        return self._since is not None and time.monotonic() - self._since >= LASTING_SECONDS
 
     def install(
         self, groups: Mapping[Group, Collection[OwnLink]], entries: Entries, nics: Nics, hops: Hops
@@ -102,7 +100,7 @@ class Detours:
     def _install(self, wanted: Mapping[bytes, Collection[int]]) -> None:
         self._rule({family_of(destination) for destination in wanted})
         stale = set() if self._clean and self._since is None else set(_installed(self._kernel))
-        self._since, self._clean = self._clock(), True
+        self._since, self._clean = time.monotonic(), True
         requests: list[Request] = []
         for destination, avoided in list(wanted.items())[:MOST]:
             ways = self._ways(destination)

@@ -20,7 +20,7 @@ import hmac
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -119,19 +119,11 @@ class _FabricAgents:
 class Introductions:
     """Tells agents about each other, and about the NICs at their switches."""
 
-    def __init__(
-        self,
-        schedule: KeySchedule,
-        store: Store,
-        now: Callable[[], float] = time.time,
-        *,
-        meters: bool = False,
-    ) -> None:
+    def __init__(self, schedule: KeySchedule, store: Store, *, meters: bool) -> None:
         """``meters``: whether agents shall count traffic that no entry matches."""
         self._meters = meters
         self._schedule = schedule
         self._store = store
-        self._now = now
         self._fabrics: dict[str, _FabricAgents] = {}
         self._dirty: set[tuple[str, str]] = set()
         self._flushing: asyncio.TimerHandle | None = None
@@ -171,7 +163,7 @@ class Introductions:
                 except PortError as error:
                     log.warning("fabric not read", fabric=fabric, why=str(error))
                     continue
-                signing = self._schedule.keys(fabric, self._now())[0]
+                signing = self._schedule.keys(fabric, time.time())[0]
                 if structure is not agents.structure or known.get(fabric, signing) != signing:
                     agents.structure = structure
                     for switch in agents.streams:
@@ -187,7 +179,7 @@ class Introductions:
     def _flush(self) -> None:
         self._flushing = None
         dirty, self._dirty = self._dirty, set()
-        keys = {fabric: self._schedule.keys(fabric, self._now()) for fabric, _ in dirty}
+        keys = {fabric: self._schedule.keys(fabric, time.time()) for fabric, _ in dirty}
         for fabric, switch in dirty:
             agents = self._fabrics[fabric]
             stream = agents.streams.get(switch)

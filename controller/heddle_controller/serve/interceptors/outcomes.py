@@ -78,14 +78,13 @@ LINES_AT_ONCE, LINES_PER_SECOND = 20.0, 1.0
 class DeniedLog:
     """Logs denied calls, of all clients together no more than a stranger may fill the log with."""
 
-    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
-        self._now = now
-        self._lines = TokenBucket(LINES_AT_ONCE, LINES_PER_SECOND, now())
+    def __init__(self) -> None:
+        self._lines = TokenBucket(LINES_AT_ONCE, LINES_PER_SECOND, time.monotonic())
         self._omitted = 0
 
     def tell(self, code: str, why: str, **about: str) -> None:
         """Log a denied call with what else is known about it, or count it for the next line."""
-        if self._lines.take(self._now()) > 0:
+        if self._lines.take(time.monotonic()) > 0:
             self._omitted += 1
             return
         omitted, self._omitted = self._omitted, 0

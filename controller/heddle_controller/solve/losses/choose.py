@@ -48,7 +48,7 @@ def without_backups(plan: Plan) -> Plan:
     return replace(plan, backups=backups, certificate=certificate, nic_ports=ports)
 
 
-def protected(plan: Plan, kind: Kind, options: Options | None = None) -> Plan:
+def protected(plan: Plan, kind: Kind) -> Plan:
     """Return the plan with its N-1 certificate, and with better backups if a search finds some.
 
     The search optimises for losses of one kind. It is left out in fabrics without tiers, in plans
@@ -64,7 +64,7 @@ def protected(plan: Plan, kind: Kind, options: Options | None = None) -> Plan:
         return best
     if len(plan.paths) > MOST_PATHS:
         return better_backups(plan, screen) or best
-    candidates = Candidates(network, (options or Options()).candidate_limit)
+    candidates = Candidates(network, Options().candidate_limit)
     floor = min(one.lower_bound for one in known if one.kind == kind)
     other = replace(plan, backups=_Search(screen, kind, candidates, floor).run())
     screen.follow(other)

@@ -1,12 +1,12 @@
-"""Text from outside: parse it as numbers, and print it safely on a terminal.
+"""Text from outside: parse it as numbers, and print it safely on a terminal; counts in words.
 
-Every program of Heddle uses this distribution, so both rules are defined here once.
+Every program of Heddle uses this distribution, so these rules are defined here once.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 _INTEGER = re.compile(r"[+-]?[0-9]+")
@@ -57,6 +57,17 @@ def split_address(address: str) -> tuple[str, int]:
         msg = f"{address!r} is not an address: use host:port, such as 127.0.0.1:7400"
         raise ValueError(msg)
     return host, int(port)
+
+
+def counted(count: int, one: str, many: str = "") -> str:
+    """Return a count with its noun, such as ``1 flow`` or ``2 flows``."""
+    return f"1 {one}" if count == 1 else f"{count:,} {many or one + 's'}"
+
+
+def some_of(names: Sequence[str], most: int = 5, between: str = ", ") -> str:
+    """Return the first names and how many there are more, such as ``a, b and 3 more``."""
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return f"{between.join(names[:most])}{more}"
 
 
 def clean(text: str) -> str:

@@ -10,6 +10,7 @@ import click
 
 from heddle.client import Conflict
 from heddle.names import link_name
+from heddle.text import some_of
 from heddle.v1 import common_pb2, fabric_pb2
 from heddle.v1 import plan_pb2 as pb
 from heddle.v1.common_pb2 import STATE_DOWN, STATE_DRAINED, STATE_UP, State
@@ -283,8 +284,7 @@ def _flows(count: int, does: str = "", do: str = "") -> str:
 
 def _some(names: list[str], one: str, many: str) -> str:
     """Return a text such as ``hosts a, b and 3 more``."""
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return f"{one if len(names) == 1 else many} {', '.join(names[:_NAMED])}{more}"
+    return f"{one if len(names) == 1 else many} {some_of(names, _NAMED)}"
 
 
 def _echo_prediction(answer: pb.WhatIfResponse, what: str) -> None:

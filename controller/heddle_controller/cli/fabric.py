@@ -15,6 +15,7 @@ import numpy as np
 import orjson
 
 from heddle.names import link_name
+from heddle.text import some_of
 from heddle.v1 import fabric_pb2 as pb
 from heddle_controller.cli.client import Terms
 from heddle_controller.cli.failure import CommandGroup, Failure
@@ -55,8 +56,6 @@ from heddle_controller.serve.codec import fabric as codec
 TEXTS: dict[str, Callable[[Fabric], str]] = {"dot": dot_text, "containerlab": clab_text}
 """Formats other than fabric.json in which a fabric can be written."""
 
-NOTED = 5
-"""Most switches and links that a note of an import names."""
 
 DEFAULTS = ImportOptions()
 
@@ -166,10 +165,9 @@ def _with_states_of(stored: Fabric, loaded: Fabric) -> Fabric:
     kept = [(loaded.structure.nodes.ids[row], state) for row, state in switches.items()]
     kept += [(loaded.link_name(row), state) for row, state in cables.items()]
     if kept:
-        told = ", ".join(f"{name} ({state.name.lower()})" for name, state in kept[:NOTED])
-        more = f" and {len(kept) - NOTED} more" if len(kept) > NOTED else ""
+        told = some_of([f"{name} ({state.name.lower()})" for name, state in kept])
         cure = "'heddle undrain' or 'heddle fabric switch|link NAME up' ends this"
-        echo(f"note: this stays as it is on the controller: {told}{more}; {cure}", err=True)
+        echo(f"note: this stays as it is on the controller: {told}; {cure}", err=True)
     return loaded.with_nodes(switches).with_links(cables)
 
 

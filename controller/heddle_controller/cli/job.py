@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from heddle.ports import ports_document
+from heddle.text import some_of
 from heddle.v1 import placement_pb2 as pb
 from heddle.v1 import plan_pb2
 from heddle.v1.common_pb2 import Turn
@@ -151,7 +152,7 @@ def show(client: Terms, name: str) -> None:
             "job": last_part(one.name),
             "state": job_state_word(one),
             "reason": one.reason,
-            "hosts": _some(host_texts(one.spec.hosts, one.spec.gpus)),
+            "hosts": some_of(host_texts(one.spec.hosts, one.spec.gpus), 4),
             "gpus per host": one.spec.gpus_per_host or "",
             "parallelism": " ".join(
                 f"{degree} {getattr(degrees, degree)}"
@@ -196,12 +197,6 @@ def _turn_of(client: Terms, one: pb.Job) -> Turn | None:
     plan = client.api.plans.GetPlan(plan_pb2.GetPlanRequest(name=client.plan))
     named = {turn.job: turn for turn in plan.certificate.turns.jobs}
     return named.get(last_part(one.name))
-
-
-def _some(hosts: list[str]) -> str:
-    shown = 4
-    more = f" and {len(hosts) - shown} more" if len(hosts) > shown else ""
-    return ", ".join(hosts[:shown]) + more
 
 
 @job.command("ports")

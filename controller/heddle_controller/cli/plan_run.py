@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from heddle.text import some_of
 from heddle_controller.model.demand import resolve
 from heddle_controller.model.errors import refuse
 from heddle_controller.model.fabric import Fabric
@@ -47,8 +48,6 @@ from urllib.parse import quote
 from heddle_controller.model.errors import MAX_PROBLEMS, InputError, Problem
 from heddle_controller.model.fabric import State
 from heddle_controller.model.files.content import read_text, write_content
-
-_NAMES_TOLD = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,27 +103,22 @@ def _fault(fabric: Fabric, text: str) -> str:
     a, b, *key = parts
     between = fabric.find_links(a, b)
     if not between:
-        return f"no link joins {a} and {b}; {a} has links to {_some(_neighbours(fabric, a))}"
+        return f"no link joins {a} and {b}; {a} has links to {some_of(_neighbours(fabric, a))}"
     if key and not fabric.find_links(a, b, key[0]):
         keys = [str(fabric.structure.links.key[row]) for row in between]
-        return f"{a} and {b} have no link with key {key[0]}; there is {_some(keys)}"
+        return f"{a} and {b} have no link with key {key[0]}; there is {some_of(keys)}"
     return ""
 
 
 def _unknown(fabric: Fabric, node: str) -> str:
-    close = get_close_matches(node, fabric.structure.nodes.ids, n=_NAMES_TOLD)
-    hint = f"did you mean {_some(close)}?" if close else "no id is like it"
+    close = get_close_matches(node, fabric.structure.nodes.ids, n=5)
+    hint = f"did you mean {some_of(close)}?" if close else "no id is like it"
     return f"{node!r} is not a node of the fabric; {hint}"
 
 
 def _neighbours(fabric: Fabric, node: str) -> list[str]:
     structure = fabric.structure
     return [structure.nodes.ids[row] for row in structure.neighbours(structure.index[node])]
-
-
-def _some(names: Sequence[str]) -> str:
-    more = len(names) - _NAMES_TOLD
-    return ", ".join(names[:_NAMES_TOLD]) + (f" and {more} more" if more > 0 else "")
 
 
 def write_texts(texts: Mapping[str, str], folder: Path) -> list[str]:

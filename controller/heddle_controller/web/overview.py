@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import orjson
 
+from heddle.text import counted
 from heddle.v1 import plan_pb2
 from heddle_controller.model.arrays import NONE, Bools, Floats, Ints
 from heddle_controller.model.fabric import Fabric, NodeKind, State, Structure
@@ -261,10 +262,10 @@ def _wrong(told: _Json) -> Iterator[str]:
     if told["stale_seconds"] > 0:
         yield "The store cannot be reached: what is shown is of the past, and no change is taken."
     if plan and plan["unrouted"]:
-        what = _many(plan["unrouted"], "flow has", "flows have")
+        what = counted(plan["unrouted"], "flow has", "flows have")
         yield f"{what} no path: the underlay carries what it can."
     if degraded:
-        yield f"{_many(degraded, 'job is', 'jobs are')} degraded."
+        yield f"{counted(degraded, 'job is', 'jobs are')} degraded."
 
 
 def _suspicious(told: _Json) -> Iterator[str]:
@@ -275,23 +276,19 @@ def _suspicious(told: _Json) -> Iterator[str]:
     if not told["leader"]["name"]:
         yield "No controller leads."
     if agents["missing_count"]:
-        yield f"{_many(agents['missing_count'], 'agent has', 'agents have')} no session here."
+        yield f"{counted(agents['missing_count'], 'agent has', 'agents have')} no session here."
     if agents["aside_count"]:
-        yield f"{_many(agents['aside_count'], 'switch is', 'switches are')} set aside."
+        yield f"{counted(agents['aside_count'], 'switch is', 'switches are')} set aside."
     if links["down_count"]:
-        yield f"{_many(links['down_count'], 'link is', 'links are')} down."
+        yield f"{counted(links['down_count'], 'link is', 'links are')} down."
     if links["unwell_count"]:
-        yield f"{_many(links['unwell_count'], 'link is', 'links are')} not well."
+        yield f"{counted(links['unwell_count'], 'link is', 'links are')} not well."
     if plan and plan["programmed"] < plan["switches"]:
-        lacking = _many(plan["switches"] - plan["programmed"], "switch does", "switches do")
+        lacking = counted(plan["switches"] - plan["programmed"], "switch does", "switches do")
         yield f"{lacking} not hold plan {plan['generation']} yet."
     for tier in told["tiers"]:
         if tier["worst"] > (1 + _CLOSE) * tier["bound"] > 0:
             yield f"The worst link of tier {tier['tier']} is more than a tenth above its bound."
-
-
-def _many(count: int, one: str, many: str) -> str:
-    return f"1 {one}" if count == 1 else f"{count:,} {many}"
 
 
 def _links(now: StandingPlan, links: SwitchLinks) -> _Json:

@@ -10,7 +10,7 @@ so only links between switches connect switches.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ import numpy as np
 import orjson
 
 from heddle.names import link_name
+from heddle.text import counted, some_of
 from heddle_controller.model.arrays import NONE, Bools, Ints
 from heddle_controller.model.errors import (
     MAX_PROBLEMS,
@@ -95,7 +96,7 @@ def _gpu_problems(structure: Structure, nic: Bools) -> list[Problem]:
             found.append(Problem(label, f"serves gpu {gpu}, as {other!r} does; give each its own"))
         elif gpu >= nics[host]:
             name, count = structure.host_names[host], int(nics[host])
-            reason = f"serves gpu {gpu}, but host {name!r} has {_count(count, 'NIC')}"
+            reason = f"serves gpu {gpu}, but host {name!r} has {counted(count, 'NIC')}"
             found.append(Problem(label, f"{reason}; number them 0 to {count - 1}"))
     return found
 
@@ -154,21 +155,13 @@ def _cut_off(structure: Structure, nics: list[int], part: Ints, count: int) -> P
     ids = structure.nodes.ids
     head = structure.head[np.isin(structure.tail, nics)]
     switches = np.flatnonzero(np.isin(part, part[head]) & (structure.nodes.kind != NodeKind.NIC))
-    rest = f" and {_count(len(nics) - 1, 'more NIC')}" if len(nics) > 1 else ""
+    rest = f" and {counted(len(nics) - 1, 'more NIC')}" if len(nics) > 1 else ""
+    told = some_of([ids[row] for row in switches.tolist()], _NAMES_TOLD)
     return Problem(
         f"nic {ids[nics[0]]!r}{rest}",
         f"half-connected: no path joins them to all of the other {count - len(nics)} NICs; "
-        f"join their switches ({_some([ids[row] for row in switches.tolist()])}) to the rest",
+        f"join their switches ({told}) to the rest",
     )
-
-
-def _some(names: Sequence[str]) -> str:
-    more = len(names) - _NAMES_TOLD
-    return ", ".join(names[:_NAMES_TOLD]) + (f" and {more} more" if more > 0 else "")
-
-
-def _count(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 MOST_BYTES_OF_FABRIC = 64 * MEBIBYTE

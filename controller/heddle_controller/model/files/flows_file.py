@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from heddle.text import number
+from heddle.text import number, some_of
 from heddle_controller.model.arrays import Bools, Floats, Ints
 from heddle_controller.model.demand import Demands, Transfers
 from heddle_controller.model.errors import CURE, MAX_PROBLEMS, InputError, Problem, refuse, sensible
@@ -98,10 +98,9 @@ def load_transfers(
 
 
 def _said_of(ignored: Sequence[str], path: Path) -> str:
-    names = ", ".join(map(short, ignored[:MAX_PROBLEMS]))
-    more = f" and {len(ignored) - MAX_PROBLEMS} more" if len(ignored) > MAX_PROBLEMS else ""
+    names = some_of([short(name) for name in ignored], MAX_PROBLEMS)
     known = ", ".join((*REQUIRED, *OPTIONAL))
-    return f"note: {path}: line 1: ignored: {names}{more}; the known columns are {known}"
+    return f"note: {path}: line 1: ignored: {names}; the known columns are {known}"
 
 
 def _lines(text: io.TextIOWrapper, path: Path) -> Iterator[str]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from heddle.text import counted
 from heddle_controller.model.arrays import Bools, Ints
 from heddle_controller.model.fabric import Structure
 from heddle_controller.reconcile.ports import AgentSession, Clock, Metric, Metrics, Push
@@ -207,7 +208,8 @@ def job_progress(
         if held_up[job]:
             first = int(due.blocked[pair[first_blocked[job]]])
             reason = _why(ledger, first, stuck, why_stuck)
-            reasons.append(f"{_count(int(held_up[job]))} not on the planned path: {reason}")
+            flows_told = counted(int(held_up[job]), "flow")
+            reasons.append(f"{flows_told} not on the planned path: {reason}")
         state = JobState.DEGRADED if reasons else JobState.PROGRAMMED
         if not reasons and going[job]:
             state = JobState.PLANNED
@@ -239,11 +241,7 @@ def _why(ledger: Ledger, pair: int, stuck: Bools, why_stuck: Mapping[int, str]) 
 
 
 def _some(count: int, first: str) -> str:
-    return f"{_count(count)} without a path: {first}" + (", ..." if count > 1 else "")
-
-
-def _count(count: int) -> str:
-    return f"{count} flow{'' if count == 1 else 's'}"
+    return f"{counted(count, 'flow')} without a path: {first}" + (", ..." if count > 1 else "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from itertools import chain
 
 import numpy as np
 
+from heddle.text import counted
 from heddle.v1 import demand_pb2 as pb
 from heddle.v1 import placement_pb2
 from heddle_controller.model.demand import Demands
@@ -150,7 +151,7 @@ def _planned(demands: Demands, plan: Plan | None, rows: Mapping[str, int]) -> De
     lost = [row for row in at.tolist() if row in plan.unrouted]
     if lost:
         first = f"{plan.flows.ids[lost[0]]}: {plan.unrouted[lost[0]]}"
-        text = f"{len(lost)} flow{'s' if len(lost) > 1 else ''} without a path: {first}"
+        text = f"{counted(len(lost), 'flow')} without a path: {first}"
         return DemandFacts(JobState.DEGRADED, text, len(lost))
     return DemandFacts(JobState.PLANNED)
 

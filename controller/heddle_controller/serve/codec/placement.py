@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from heddle.text import counted
 from heddle.v1 import placement_pb2 as pb
 from heddle_controller.model.errors import MAX_PROBLEMS, InputError, Problem, refuse
 from heddle_controller.model.fabric import Fabric
@@ -162,7 +163,7 @@ def _too_few(
         return Problem("host_count", f"it is {count}; the fabric has {len(known)} hosts")
     why = Counter(taken[host] for host in candidates if host in taken)
     told = ", ".join(
-        f"{_count(number, 'is', 'are')} {word}" for word, number in sorted(why.items())
+        f"{counted(number, 'is', 'are')} {word}" for word, number in sorted(why.items())
     )
     of = f"of {len(candidates)} candidates {told}" if told else f"there are {len(candidates)}"
     return Problem("host_count", f"it is {count}; {of}: wait, or give more candidates")
@@ -212,8 +213,8 @@ def _reason(found: Placement, first_fit: Score, fabric: Fabric) -> str:
     trial, where = found.trial, places(found.job.held, fabric)
     zones = Counter(zone for place in where.values() for zone in place.zone)
     leaves = {leaf for place in where.values() for leaf in place.leaves}
-    hosts = _count(len(found.job.hosts), "host", "hosts")
-    told = [f"{hosts} below {_count(len(leaves), 'leaf', 'leaves')}"]
+    hosts = counted(len(found.job.hosts), "host")
+    told = [f"{hosts} below {counted(len(leaves), 'leaf', 'leaves')}"]
     if zones:
         zone_names = fabric.structure.zone_names
         parts = ", ".join(f"{zone_names[row]} {many}" for row, many in sorted(zones.items()))
@@ -235,12 +236,8 @@ def _reason(found: Placement, first_fit: Score, fabric: Fabric) -> str:
     if 0 < score.seconds < first_fit.seconds:
         told.append(f"{1 - score.seconds / first_fit.seconds:.0%} less time than on the first fit")
     if trial.slowed_jobs:
-        told.append(f"{_count(trial.slowed_jobs, 'other job', 'other jobs')} slowed")
+        told.append(f"{counted(trial.slowed_jobs, 'other job')} slowed")
     return "; ".join(told)
-
-
-def _count(number: int, one: str, many: str) -> str:
-    return f"{number} {one if number == 1 else many}"
 
 
 def reservation_to_pb(fabric: str, one: Reservation) -> pb.Reservation:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from heddle.text import counted, some_of
 from heddle.v1 import common_pb2, placement_pb2
 from heddle.v1 import doctor_pb2 as pb
 from heddle_controller.model.arrays import NONE, Floats, Ints, distinct
@@ -29,7 +30,7 @@ from heddle_controller.reconcile.observations import LinkEnds, SeenLinks
 from heddle_controller.serve.agents.link_book import Condition
 from heddle_controller.serve.codec import common, names
 from heddle_controller.serve.codec import plan as plan_codec
-from heddle_controller.serve.doctor import NAMES_PER_FINDING, TOLD, found, many, since, some
+from heddle_controller.serve.doctor import TOLD, found, since
 from heddle_controller.serve.flow_index import FlowIndex
 from heddle_controller.serve.rates import MeasuredRate
 from heddle_controller.state.records import Committed, FabricRecord, JobRecord, JobState
@@ -211,7 +212,7 @@ def _unrouted(case: JobCase, rows: Ints) -> Iterator[pb.Finding]:
     lost = [row for row in rows.tolist() if row in plan.unrouted]
     if lost:
         flow = plan.flows.ids[lost[0]]
-        text = f"{many(len(lost), 'flow has', 'flows have')} no path and are left to routing: "
+        text = f"{counted(len(lost), 'flow has', 'flows have')} no path and are left to routing: "
         cure = f"Bring back what is down or drained: heddle fabric show; heddle show explain {flow}"
         told = f"{text}{flow}: {plan.unrouted[lost[0]]}."
         yield found(pb.SEVERITY_ERROR, "path", told, cure)
@@ -224,27 +225,24 @@ def _limit(case: JobCase, at: _At) -> Iterator[pb.Finding]:
     used, link = float(at.fares.utilization[at.arc]), _arc(at.plan, at.arc)
     own = case.job.job.name
     shares = sharers_of(at.plan, at.arc, int(at.plan.flows.job[at.flow]))
-    with_whom = ", ".join(
-        f"{'itself' if name == own else _job(name)} {share.gbps:g} Gbit/s in "
-        f"{many(share.flow_count, 'flow', 'flows')}"
-        for share in shares[:NAMES_PER_FINDING]
-        for name in (at.plan.flows.job_names[share.job],)
-    )
-    more = (
-        f" and {many(len(shares) - NAMES_PER_FINDING, 'job', 'jobs')} more"
-        if shares[NAMES_PER_FINDING:]
-        else ""
+    of_jobs = [at.plan.flows.job_names[share.job] for share in shares]
+    with_whom = some_of(
+        [
+            f"{'itself' if name == own else _job(name)} {share.gbps:g} Gbit/s in "
+            f"{counted(share.flow_count, 'flow')}"
+            for name, share in zip(of_jobs, shares, strict=True)
+        ]
     )
     if at.share >= 1.0:
         text = (
             f"No link limits it: the fullest on the way of its slowest flow, {at.id}, is {link}, "
-            f"{used:.1%} full ({with_whom}{more})."
+            f"{used:.1%} full ({with_whom})."
         )
         yield found(pb.SEVERITY_INFO, "link", text, "")
         return
     text = (
         f"Flow {at.id} gets {at.share:.1%} of {at.gbps:g} Gbit/s: {link} is {used:.1%} full "
-        f"({with_whom}{more})."
+        f"({with_whom})."
     )
     yield found(pb.SEVERITY_ERROR, "link", text, _relief(case, at, alone=len(shares) == 1))
 
@@ -295,7 +293,7 @@ def _conditions(case: JobCase, rows: Ints) -> Iterator[pb.Finding]:
                     condition.rate_ratio
                 )
                 text = f"Link {named} is not well ({', '.join(what)}): "
-                text += f"{many(len(over), 'flow', 'flows')} of this job pass it."
+                text += f"{counted(len(over), 'flow')} of this job pass it."
                 cure = f"Run: heddle drain {named}; then see to its cable and optics"
                 yield found(pb.SEVERITY_ERROR, "link", text, cure)
 
@@ -319,7 +317,7 @@ def _held(case: JobCase, at: _At) -> Iterator[pb.Finding]:
         yield found(pb.SEVERITY_WARNING, "programmed", f"{text}{why}{tail}.", cure)
     away = [one for one in at.switches if one not in case.agents and one not in lacking]
     if away:
-        text = f"No session here has the agent of {some(away)}: it holds plan {generation}, and "
+        text = f"No session here has the agent of {some_of(away)}: it holds plan {generation}, and "
         cure = "Start these agents, or see why they cannot reach the controller"
         yield found(pb.SEVERITY_WARNING, "programmed", f"{text}nothing new reaches it.", cure)
     if not lacking and not case.record.overlay.withdrawn:
@@ -391,7 +389,7 @@ def _events(case: JobCase, at: _At) -> Iterator[pb.Finding]:
     facts = case.committed.facts
     when = common.time_text(common.time_to_pb(facts.commit_time))
     text = f"Plan {case.committed.generation} was committed at {when}; it moved "
-    moved = many(facts.changed_count, "flow", "flows")
+    moved = counted(facts.changed_count, "flow")
     yield found(pb.SEVERITY_INFO, "event", f"{text}{moved}.", "")
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from grpc import aio
 from typing_extensions import override
 
+from heddle.text import counted, some_of
 from heddle.v1 import doctor_pb2 as pb
 from heddle.v1 import placement_pb2
 from heddle.v1.doctor_pb2_grpc import DoctorServiceServicer
@@ -30,7 +31,7 @@ from heddle_controller.reconcile.ports import AgentSession
 from heddle_controller.serve.agents.gateway import Gateway
 from heddle_controller.serve.agents.link_book import Condition
 from heddle_controller.serve.codec import common, names
-from heddle_controller.serve.doctor import TOLD, found, many, since, some
+from heddle_controller.serve.doctor import TOLD, found, since
 from heddle_controller.serve.doctor.job import JobCase, examine, no_plan_yet
 from heddle_controller.serve.flow_index import FlowIndexes
 from heddle_controller.serve.rates import RateBook
@@ -95,8 +96,8 @@ def _agents(now: Installation) -> Iterator[pb.Finding]:
     switches = [structure.nodes.ids[row] for row in structure.programmed.tolist()]
     missing = [one for one in switches if one not in now.sessions and one not in now.aside]
     if missing:
-        has = many(len(missing), "agent has", "agents have")
-        text = f"{has} no session with this controller: {some(missing)}."
+        has = counted(len(missing), "agent has", "agents have")
+        text = f"{has} no session with this controller: {some_of(missing)}."
         cure = "Start heddle-agent there, or see in its log why it cannot reach the controller"
         yield found(pb.SEVERITY_WARNING, "agents", text, cure)
     for switch, why in list(now.aside.items())[:TOLD]:
@@ -111,7 +112,7 @@ def _versions(now: Installation) -> Iterator[pb.Finding]:
             others[session.software_version].append(switch)
     for release, switches in sorted(others.items()):
         told = release or "no version"
-        text = f"Agents with {told}, the controller with {now.version}: {some(switches)}."
+        text = f"Agents with {told}, the controller with {now.version}: {some_of(switches)}."
         cure = f"Install heddle-agent {now.version} there when it suits"
         yield found(pb.SEVERITY_WARNING, "versions", text, cure)
 
@@ -145,9 +146,9 @@ def _links(now: Installation) -> Iterator[pb.Finding]:
         yield found(pb.SEVERITY_WARNING, "links", text, cure)
     out = np.flatnonzero(fabric.effective != State.UP).tolist()
     if out:
-        told = some([fabric.link_name(link) for link in out], "; ")
-        text = f"Operators have {many(len(out), 'link', 'links')} out of service: {told}."
-        cure = f"Run, when the work is done: {some(list(_returns(fabric)), '; ')}"
+        told = some_of([fabric.link_name(link) for link in out], between="; ")
+        text = f"Operators have {counted(len(out), 'link')} out of service: {told}."
+        cure = f"Run, when the work is done: {some_of(list(_returns(fabric)), between='; ')}"
         yield found(pb.SEVERITY_INFO, "links", text, cure)
 
 
@@ -169,7 +170,7 @@ def _plan(now: Installation) -> Iterator[pb.Finding]:
         yield found(pb.SEVERITY_WARNING, "plan", text, "Run: heddle overlay restore")
     degraded = [one.job.name for one in now.jobs if one.facts.state == JobState.DEGRADED]
     if degraded:
-        text = f"{many(len(degraded), 'job is', 'jobs are')} degraded: {some(degraded)}."
+        text = f"{counted(len(degraded), 'job is', 'jobs are')} degraded: {some_of(degraded)}."
         yield found(pb.SEVERITY_ERROR, "jobs", text, f"Run: heddle doctor job {degraded[0]}")
     if now.committed is None:
         return
@@ -177,12 +178,12 @@ def _plan(now: Installation) -> Iterator[pb.Finding]:
     yield from _on_drained(now.committed.plan)
     lost, lacking = len(now.committed.plan.unrouted), list(now.committed.lacking())
     if lost:
-        text = f"{many(lost, 'flow has', 'flows have')} no path: routing carries what it can."
+        text = f"{counted(lost, 'flow has', 'flows have')} no path: routing carries what it can."
         yield found(pb.SEVERITY_ERROR, "plan", text, "Run: heddle show routes")
     if lacking:
         generation = now.committed.generation
-        does = many(len(lacking), "switch does", "switches do")
-        text = f"{does} not hold plan {generation} yet: {some(lacking)}."
+        does = counted(len(lacking), "switch does", "switches do")
+        text = f"{does} not hold plan {generation} yet: {some_of(lacking)}."
         yield found(
             pb.SEVERITY_WARNING,
             "plan",
@@ -196,8 +197,10 @@ def _on_drained(plan: Plan) -> Iterator[pb.Finding]:
     fabric = plan.fabric
     stay = flows_over(plan, np.flatnonzero(fabric.effective == State.DRAINED), backups=False)
     if len(stay):
-        told = some([plan.flows.ids[row] for row in stay.tolist()])
-        text = f"{many(len(stay), 'flow has', 'flows have')} no way but over drained links: {told}."
+        told = some_of([plan.flows.ids[row] for row in stay.tolist()])
+        text = (
+            f"{counted(len(stay), 'flow has', 'flows have')} no way but over drained links: {told}."
+        )
         cure = "Do not unplug these links; bring back others: heddle fabric show"
         yield found(pb.SEVERITY_WARNING, "plan", text, cure)
 
@@ -209,9 +212,9 @@ def _unannounced(plan: Plan) -> Iterator[pb.Finding]:
         return
     rows = rows[np.argsort(-plan.flows.gbps[rows], kind="stable")]
     pairs = [plan.flows.ids[row].removeprefix(PREFIX) for row in rows.tolist()]
-    send = many(len(pairs), "pair of NICs sends", "pairs of NICs send")
+    send = counted(len(pairs), "pair of NICs sends", "pairs of NICs send")
     most = float(plan.flows.gbps[rows[0]])
-    text = f"{send} much that nobody announced, up to {most:.3g} Gbit/s: {some(pairs)}."
+    text = f"{send} much that nobody announced, up to {most:.3g} Gbit/s: {some_of(pairs)}."
     cure = f"Submit the job that it is of; see: heddle demand show {SET}"
     yield found(pb.SEVERITY_INFO, "traffic", text, cure)
 

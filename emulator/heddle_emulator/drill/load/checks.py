@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from heddle.text import some_of
 from heddle_controller.model.errors import Problem
 from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_controller.model.job import Job, in_use
@@ -109,9 +110,9 @@ def _wrong(scenario: Scenario, step: Step, target: Target) -> str:
     jobs = {spec.job.name for spec in scenario.jobs}
     hosts = {host for spec in scenario.jobs for host in spec.job.hosts}
     if kind in JOBS:
-        known, why = jobs, f"there is no job {target}; there are {_some(jobs)}"
+        known, why = jobs, f"there is no job {target}; there are {some_of(sorted(jobs), 5)}"
     elif kind is StepKind.REPLACE:
-        known, why = hosts, f"no job has host {target}; they have {_some(hosts)}"
+        known, why = hosts, f"no job has host {target}; they have {some_of(sorted(hosts), 5)}"
     elif kind in {StepKind.FAIL, StepKind.RESTORE}:
         known, why = {STORE}, f"{target} cannot fail; name the {STORE}"
     else:
@@ -133,11 +134,6 @@ def _no_cable(scenario: Scenario, kind: StepKind, target: Target) -> str:
         return ""
     what = "two neighbours" if "to" in str(target).split() else "a switch or a zone that has some"
     return f"there is no cable {target}; name {what}"
-
-
-def _some(names: set[str]) -> str:
-    ordered = sorted(names)
-    return ", ".join(ordered[:5]) + (f" and {len(ordered) - 5} more" if len(ordered) > 5 else "")  # noqa: PLR2004
 
 
 def _expectation(scenario: Scenario, told: Expectation) -> Iterator[Problem]:

@@ -101,17 +101,22 @@ def test_a_job_beside_a_plan_is_what_a_repair_makes_of_it(seed: int) -> None:
     assert np.array_equal(again.paths.arcs, repaired.paths.arcs)
 
 
+@pytest.mark.parametrize("routed", [1.0, 0.7])
 @settings(max_examples=examples(5))
 @given(SEEDS)
-def test_cuts_take_on_a_job_as_if_they_had_known_it(seed: int) -> None:
-    """Cuts updated for a job prove the same of each arc as cuts counted from nothing."""
+def test_cuts_take_on_a_job_as_if_they_had_known_it(routed: float, seed: int) -> None:
+    """Cuts updated for a job prove the same of each arc as cuts counted from nothing.
+
+    Flows of the job that have no path do not count.
+    """
     fabric, jobs, _, job = drawn(seed)
     plan, network = standing(fabric, jobs), Network(fabric)
     flows, known = with_job(plan, job), len(plan.flows)
     cuts = Cuts(network, plan.flows, np.ones(known, dtype=np.bool_))
-    everyone = np.ones(len(flows), dtype=np.bool_)
-    cuts.recount(flows, everyone, np.arange(known, len(flows)))
-    fresh = Cuts(network, flows, everyone)
+    counted = np.ones(len(flows), dtype=np.bool_)
+    counted[known:] = np.random.default_rng(seed).random(len(flows) - known) < routed
+    cuts.recount(flows, counted, np.arange(known, len(flows)))
+    fresh = Cuts(network, flows, counted)
     arcs = np.arange(network.arc_count)
     assert cuts.of_arcs(arcs) == pytest.approx(fresh.of_arcs(arcs))
     assert cuts.bound().tiers == pytest.approx(fresh.bound().tiers)

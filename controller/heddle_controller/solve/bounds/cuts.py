@@ -75,7 +75,7 @@ class Cuts:
         """Count the flows as they are now: flows were appended, or others count than before.
 
         ``routed`` marks those that count, shape (flows,). ``rows`` are the flows that were
-        appended, or whose mark changed. Known flows stay in their rows and unchanged.
+        appended, or whose mark changed, ascending. Known flows stay in their rows and unchanged.
         """
         for family in self._families:
             family.recount(flows, routed, rows)
@@ -184,7 +184,7 @@ class _Family:
         if len(flows) > known:
             self._flow_set = np.append(self._flow_set, self._sets_of(flows, known))
             if _is_job_behind(flows, known, rows):
-                self._add(flows, rows)
+                self._add(flows, rows[routed[rows]])
                 return
         touched = np.zeros(self._count + 1, dtype=np.bool_)
         touched[self._flow_set[rows]] = True

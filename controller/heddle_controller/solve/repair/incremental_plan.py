@@ -378,7 +378,7 @@ class IncrementalPlan:
         gone = {*cut_off, *stuck}
         came, bare = ([row for row in rows if row not in stuck] for rows in (came, bare))
         self._routed[list(gone)], self._routed[came] = False, True
-        changed = np.array([*gone, *came], dtype=np.int64)
+        changed = np.array(sorted({*gone, *came}), dtype=np.int64)
         if len(changed) or len(flows) > known:
             self._cuts.recount(flows, self._routed, changed)
             self._fix(changed)

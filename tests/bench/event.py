@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import statistics
 import sys
 import tempfile
 import time
@@ -68,9 +69,8 @@ WARM = 2
 LIMIT = 120.0
 QUIET = 0.5
 """Seconds between two events, so that work left over from one is no part of the next."""
-SETTLING, IDLE = 5.0, 10.0
-"""Seconds after the last event until all work for it is over, and seconds of which the processor
-time is then measured: agents report their counters once in them."""
+IDLE = 10
+"""Seconds after the last event that are measured, as long as each agent takes to report once."""
 CHUNK = 4096
 
 
@@ -157,11 +157,16 @@ async def change(h: House, words: str, trials: Trials) -> None:
 
 
 async def _idle(h: House) -> float:
-    """Return the processor seconds that the controller uses in a second without an event."""
-    await asyncio.sleep(SETTLING)
-    work = h.processor_seconds()
-    await asyncio.sleep(IDLE)
-    return (h.processor_seconds() - work) / IDLE
+    """Return the processor seconds that the controller uses in the median second without an event.
+
+    The first seconds may hold work that the last event left.
+    """
+    spent = []
+    for _ in range(IDLE):
+        work = h.processor_seconds()
+        await asyncio.sleep(1.0)
+        spent.append(h.processor_seconds() - work)
+    return statistics.median(spent)
 
 
 async def order(h: House, words: str) -> float:

@@ -56,7 +56,6 @@ from heddle_controller.serve.codec import fabric as codec
 TEXTS: dict[str, Callable[[Fabric], str]] = {"dot": dot_text, "containerlab": clab_text}
 """Formats other than fabric.json in which a fabric can be written."""
 
-
 DEFAULTS = ImportOptions()
 
 CHOICES: dict[str, tuple[type, str]] = {

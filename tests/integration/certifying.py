@@ -54,10 +54,10 @@ class Authority:
         uri = x509.UniformResourceIdentifier(f"spiffe://heddle/{path}")
         return self.issue(path.replace("/", "-"), uri)
 
-    def issue(self, name: str, *names: x509.GeneralName) -> Pair:
-        """Issue a certificate with these alternative names, valid for a day."""
+    def issue(self, name: str, *names: x509.GeneralName, days: float = 1) -> Pair:
+        """Issue a certificate with these alternative names; with ``days`` below 0, it has ended."""
         key = ec.generate_private_key(ec.SECP256R1())
-        builder = _builder(_name(name), self._subject, key)
+        builder = _builder(_name(name), self._subject, key, days)
         if names:
             builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
         pair = Pair(self._folder / f"{name}.pem", self._folder / f"{name}-key.pem", self.ca)
@@ -80,7 +80,7 @@ def _name(text: str) -> x509.Name:
 
 
 def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, days: float = 1
 ) -> x509.CertificateBuilder:
     now = dt.datetime.now(dt.UTC)
     return (
@@ -89,6 +89,6 @@ def _builder(
         .issuer_name(issuer)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - dt.timedelta(hours=1))
-        .not_valid_after(now + dt.timedelta(days=1))
+        .not_valid_before(now - dt.timedelta(hours=1, days=max(0.0, -days)))
+        .not_valid_after(now + dt.timedelta(days=days))
     )

@@ -6,7 +6,11 @@ import asyncio
 from dataclasses import replace
 from pathlib import Path
 
+from cryptography import x509
+
+from heddle_controller.serve.interceptors.auth import Admission
 from heddle_controller.serve.security.certificates import Tls
+from heddle_controller.serve.security.files import TokenFile
 from tests.integration.certifying import Authority
 from tests.support.operating import heddle, unlogged
 from tests.support.serving import LOOPBACK, serving
@@ -44,6 +48,40 @@ async def test_an_operator_shows_a_certificate(tmp_path: Path) -> None:
         assert line.startswith(f"error: cannot reach the controller at {words[1]}")
         assert cure in line
         assert "heddle-controller serve" not in line
+
+
+async def test_a_controller_whose_certificate_has_ended(tmp_path: Path) -> None:
+    """The error asks for a new certificate of the controller, not for another authority."""
+    authority = Authority(tmp_path / "pki")
+    ann = authority.role("operator/ann")
+    server = authority.issue("server", x509.DNSName("localhost"), days=-1)
+    with unlogged():
+        async with serving(tmp_path, replace(LOOPBACK, tls=Tls(server.cert, server.key))) as s:
+            words = ("--server", f"localhost:{s.api.port}", *ann.options(), "fabric", "list")
+            refused = await asyncio.to_thread(heddle, *words)
+    assert refused.code == 2
+    (line,) = refused.err.splitlines()
+    assert "certificate has expired" in line
+    assert line.endswith(": renew the controller's certificate, or correct a clock")
+
+
+async def test_a_certificate_on_the_port_for_tokens(tmp_path: Path) -> None:
+    """That port asks for no certificate, and the error says so."""
+    authority = Authority(tmp_path / "pki")
+    server, ann = authority.server(), authority.role("operator/ann")
+    (tmp_path / "tokens").touch()
+    terms = replace(
+        LOOPBACK,
+        tls=Tls(server.cert, server.key, server.ca),
+        admission=Admission(tokens=TokenFile(tmp_path / "tokens")),
+        token_address=("127.0.0.1", 0),
+    )
+    with unlogged():
+        async with serving(tmp_path, terms) as s:
+            words = ("--server", f"localhost:{s.api.token_port}", *ann.options(), "fabric", "list")
+            refused = await asyncio.to_thread(heddle, *words)
+    assert refused.code == 2
+    assert "the port for tokens asks for no certificate" in refused.err
 
 
 async def test_a_port_without_tls(tmp_path: Path) -> None:

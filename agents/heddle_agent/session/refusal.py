@@ -10,7 +10,10 @@ _CURES = {
     grpc.StatusCode.UNAVAILABLE: "is a controller running there, and can this switch reach it?",
     grpc.StatusCode.DEADLINE_EXCEEDED: "something else than a controller may listen there",
     grpc.StatusCode.UNIMPLEMENTED: "what listens there is not a Heddle controller, or too old",
-    grpc.StatusCode.UNAUTHENTICATED: "give this agent a client certificate: --tls-cert, --tls-key",
+    grpc.StatusCode.UNAUTHENTICATED: (
+        "give this agent its certificate by --tls-cert and --tls-key, and by --controller the port"
+        " that asks for one"
+    ),
     grpc.StatusCode.PERMISSION_DENIED: "the certificate is not this switch's: renew it",
     grpc.StatusCode.NOT_FOUND: "check --fabric and --switch, and import the fabric",
     grpc.StatusCode.INVALID_ARGUMENT: "check --fabric, --switch and that releases match",
@@ -24,6 +27,8 @@ _HUNG_UP_CURE = (
     " the certificate still valid, and of an authority it knows?"
 )
 _NO_TLS_CURE = "it speaks no TLS there: leave --tls-ca and --tls-cert out, or name another port"
+_OUT_OF_DATE = "certificate has expired", "certificate is not yet valid"
+_OUT_OF_DATE_CURE = "renew the controller's certificate, or correct a clock"
 _UNTRUSTED_CURE = (
     "give the authority of its certificate by --tls-ca, and by --controller a name that it has"
 )
@@ -45,6 +50,8 @@ class SessionEnd(NamedTuple):
         if self.code is grpc.StatusCode.UNAVAILABLE:
             if "WRONG_VERSION_NUMBER" in self.details:
                 return _NO_TLS_CURE
+            if any(word in self.details for word in _OUT_OF_DATE):
+                return _OUT_OF_DATE_CURE
             if any(word in self.details for word in ("OPENSSL_internal:", "Peer name", "Hostname")):
                 return _UNTRUSTED_CURE
             if (self.details.splitlines() or [""])[0].rpartition(": ")[2] in _HUNG_UP:

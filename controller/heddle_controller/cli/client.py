@@ -18,7 +18,17 @@ _START = "start it with 'heddle-controller serve', or name another with --server
 NOT_TRUSTED = (
     "give the authority of its certificate by --tls-ca, and by --server a name that it has"
 )
+OUT_OF_DATE = "renew the controller's certificate, or correct a clock"
 NO_TLS = "it speaks no TLS there: leave --tls-ca and --tls-cert out, or name another port"
+_TLS_CURES = {
+    "WRONG_VERSION_NUMBER": NO_TLS,
+    "certificate has expired": OUT_OF_DATE,
+    "certificate is not yet valid": OUT_OF_DATE,
+    "OPENSSL_internal:": NOT_TRUSTED,
+    "Peer name": NOT_TRUSTED,
+    "Hostname": NOT_TRUSTED,
+}
+"""What to do, by a mark in gRPC's text; the first one that is there counts."""
 HUNG_UP = ("Socket closed", "Connection reset by peer", "Connection reset")
 
 
@@ -30,10 +40,9 @@ def connection_cure(text: str, *, secure: bool, known: bool) -> str:
         secure: Whether TLS was used.
         known: Whether the client presented a certificate.
     """
-    if "WRONG_VERSION_NUMBER" in text:
-        return NO_TLS
-    if "OPENSSL_internal:" in text or "Peer name" in text or "Hostname" in text:
-        return NOT_TRUSTED
+    for mark, cure in _TLS_CURES.items():
+        if mark in text:
+            return cure
     if (text.splitlines() or [""])[0].rpartition(": ")[2] not in HUNG_UP:
         return _START
     if not secure:

@@ -238,3 +238,11 @@ def test_a_controller_that_hangs_up_may_want_tls() -> None:
     """If a controller hangs up, the cure names the options for TLS."""
     end = SessionEnd(grpc.StatusCode.UNAVAILABLE, "ipv4:127.0.0.1:7400: Socket closed")
     assert "--tls-ca" in end.cure
+
+
+def test_a_certificate_that_has_ended() -> None:
+    """The cure for a controller whose certificate has expired is a new one, not an authority."""
+    text = "OPENSSL_internal:CERTIFICATE_VERIFY_FAILED: certificate has expired: OK"
+    cure = SessionEnd(grpc.StatusCode.UNAVAILABLE, text).cure
+    assert "renew the controller's certificate" in cure
+    assert "--tls-ca" not in cure

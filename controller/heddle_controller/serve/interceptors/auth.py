@@ -124,7 +124,8 @@ BAD_TOKEN = errors.unauthenticated(
 )
 NO_ROLE = errors.unauthenticated(
     "NO_ROLE",
-    "neither a certificate that names a role nor a token: see SECURITY.md for how to get one",
+    "neither a certificate that names a role nor a token was shown (the port for tokens asks for"
+    " no certificate): see SECURITY.md for how to get one",
 )
 REVOKED = errors.unauthenticated(
     "REVOKED",

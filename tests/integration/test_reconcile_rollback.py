@@ -95,7 +95,7 @@ async def test_flows_go_back_to_the_paths_of_an_earlier_plan(house: House) -> No
         await house.store.set_link_state("f1", lost, State.DRAINED)
         after = await planned(house, back.generation)
         assert after.generation == back.generation + 1
-        assert {cause.kind for cause in after.facts.causes} == {CauseKind.LINK_LOST}
+        assert {cause.kind for cause in after.facts.causes} == {CauseKind.LINK_DRAINED}
 
 
 async def test_what_is_lost_meanwhile_is_repaired_from_there(house: House) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from enum import StrEnum
@@ -27,8 +27,12 @@ class CauseKind(StrEnum):
     FABRIC_PUT = "fabric-put"
     LINK_LOST = "link-lost"
     LINK_BACK = "link-back"
+    LINK_DRAINED = "link-drained"
+    LINK_UNDRAINED = "link-undrained"
     SWITCH_LOST = "switch-lost"
     SWITCH_BACK = "switch-back"
+    SWITCH_DRAINED = "switch-drained"
+    SWITCH_UNDRAINED = "switch-undrained"
     JOB_CAME = "job-came"
     JOB_GONE = "job-gone"
     JOB_SUSPENDED = "job-suspended"
@@ -61,7 +65,7 @@ def causes_between(
     were_suspended: AbstractSet[str] = frozenset(),
     are_suspended: AbstractSet[str] = frozenset(),
 ) -> tuple[Cause, ...]:
-    """Return what changed from one plan to the next. A drained link or switch counts as lost.
+    """Return what changed from one plan to the next.
 
     ``before`` is None if there was no plan. Links and switches are compared by row, so this takes
     only a few passes over their states. Plans do not say which jobs were suspended when they were
@@ -98,20 +102,38 @@ def _pairs(plan: Plan | None) -> set[str]:
 def _of_fabrics(before: Fabric | None, after: Fabric) -> list[Cause]:
     if before is None or before.structure is not after.structure:
         return [Cause(CauseKind.FABRIC_PUT)]
-    links = before.link_state, after.link_state
-    nodes = before.node_state, after.node_state
-    link, ids = after.link_name, after.structure.nodes.ids
+    ids = after.structure.nodes.ids
     return [
-        *_named(CauseKind.LINK_LOST, _rows(*links), link),
-        *_named(CauseKind.LINK_BACK, _rows(*reversed(links)), link),
-        *_named(CauseKind.SWITCH_LOST, _rows(*nodes), ids.__getitem__),
-        *_named(CauseKind.SWITCH_BACK, _rows(*reversed(nodes)), ids.__getitem__),
+        *_of_states(_LINK_KINDS, before.link_state, after.link_state, after.link_name),
+        *_of_states(_SWITCH_KINDS, before.node_state, after.node_state, ids.__getitem__),
     ]
 
 
-def _rows(before: Ints, after: Ints) -> list[int]:
-    """Return the rows that were up before and are not after."""
-    return np.flatnonzero((before == State.UP) & (after != State.UP)).tolist()
+_LINK_KINDS = (
+    (CauseKind.LINK_LOST, State.UP, State.DOWN),
+    (CauseKind.LINK_BACK, State.DOWN, State.UP),
+    (CauseKind.LINK_DRAINED, State.UP, State.DRAINED),
+    (CauseKind.LINK_UNDRAINED, State.DRAINED, State.UP),
+)
+_SWITCH_KINDS = (
+    (CauseKind.SWITCH_LOST, State.UP, State.DOWN),
+    (CauseKind.SWITCH_BACK, State.DOWN, State.UP),
+    (CauseKind.SWITCH_DRAINED, State.UP, State.DRAINED),
+    (CauseKind.SWITCH_UNDRAINED, State.DRAINED, State.UP),
+)
+"""Each kind, with the states before and after."""
+
+
+def _of_states(
+    kinds: Sequence[tuple[CauseKind, State, State]],
+    before: Ints,
+    after: Ints,
+    name: Callable[[int], str],
+) -> Iterator[Cause]:
+    changed = np.flatnonzero(before != after)
+    was, now = before[changed], after[changed]
+    for kind, old, new in kinds:
+        yield from _named(kind, changed[(was == old) & (now == new)].tolist(), name)
 
 
 def _named(

@@ -494,13 +494,21 @@ class PlanCause(_message.Message):
         FABRIC_PUT: PlanCause._Kind.ValueType  # 1
         """It is the first plan, or the fabric was put with other nodes or links."""
         LINK_LOST: PlanCause._Kind.ValueType  # 2
-        """Links that were up are down or drained."""
+        """Links that were up are down."""
         LINK_BACK: PlanCause._Kind.ValueType  # 3
-        """Links that were down or drained are up."""
+        """Links that were down are up."""
+        LINK_DRAINED: PlanCause._Kind.ValueType  # 15
+        """Links that were up are drained."""
+        LINK_UNDRAINED: PlanCause._Kind.ValueType  # 16
+        """Links that were drained are up."""
         SWITCH_LOST: PlanCause._Kind.ValueType  # 4
-        """Switches that were up are down or drained."""
+        """Switches that were up are down."""
         SWITCH_BACK: PlanCause._Kind.ValueType  # 5
-        """Switches that were down or drained are up."""
+        """Switches that were down are up."""
+        SWITCH_DRAINED: PlanCause._Kind.ValueType  # 17
+        """Switches that were up are drained."""
+        SWITCH_UNDRAINED: PlanCause._Kind.ValueType  # 18
+        """Switches that were drained are up."""
         JOB_CAME: PlanCause._Kind.ValueType  # 6
         """There are flows of jobs that had none before."""
         JOB_GONE: PlanCause._Kind.ValueType  # 7
@@ -530,13 +538,21 @@ class PlanCause(_message.Message):
     FABRIC_PUT: PlanCause.Kind.ValueType  # 1
     """It is the first plan, or the fabric was put with other nodes or links."""
     LINK_LOST: PlanCause.Kind.ValueType  # 2
-    """Links that were up are down or drained."""
+    """Links that were up are down."""
     LINK_BACK: PlanCause.Kind.ValueType  # 3
-    """Links that were down or drained are up."""
+    """Links that were down are up."""
+    LINK_DRAINED: PlanCause.Kind.ValueType  # 15
+    """Links that were up are drained."""
+    LINK_UNDRAINED: PlanCause.Kind.ValueType  # 16
+    """Links that were drained are up."""
     SWITCH_LOST: PlanCause.Kind.ValueType  # 4
-    """Switches that were up are down or drained."""
+    """Switches that were up are down."""
     SWITCH_BACK: PlanCause.Kind.ValueType  # 5
-    """Switches that were down or drained are up."""
+    """Switches that were down are up."""
+    SWITCH_DRAINED: PlanCause.Kind.ValueType  # 17
+    """Switches that were up are drained."""
+    SWITCH_UNDRAINED: PlanCause.Kind.ValueType  # 18
+    """Switches that were drained are up."""
     JOB_CAME: PlanCause.Kind.ValueType  # 6
     """There are flows of jobs that had none before."""
     JOB_GONE: PlanCause.Kind.ValueType  # 7

@@ -15,7 +15,10 @@ PLAN = plan_anew(FABRIC, ONE)
 
 
 def test_what_led_to_a_plan_is_told_by_kind() -> None:
-    """Causes name lost and returned links and switches, jobs and flows, or just a better plan."""
+    """Causes name links and switches that were lost, came back, were drained and undrained.
+
+    They name jobs and flows too. If nothing changed, the plan is just better.
+    """
     lost = FABRIC.with_links(dict.fromkeys(FABRIC.find_links("leaf0", "spine1"), State.DOWN))
     drained = FABRIC.with_nodes({FABRIC.structure.index["spine2"]: State.DRAINED})
     kind = CauseKind
@@ -28,8 +31,15 @@ def test_what_led_to_a_plan_is_told_by_kind() -> None:
     assert causes_between(after, PLAN) == (Cause(kind.LINK_BACK, ("leaf0,spine1",), 1),)
     assert causes_between(after, replace(PLAN, fabric=drained)) == (
         Cause(kind.LINK_BACK, ("leaf0,spine1",), 1),
-        Cause(kind.SWITCH_LOST, ("spine2",), 1),
+        Cause(kind.SWITCH_DRAINED, ("spine2",), 1),
     )
+    undrained = causes_between(replace(PLAN, fabric=drained), PLAN)
+    assert undrained == (Cause(kind.SWITCH_UNDRAINED, ("spine2",), 1),)
+    quiet = FABRIC.with_links(dict.fromkeys(FABRIC.find_links("leaf0", "spine1"), State.DRAINED))
+    link = ("leaf0,spine1",)
+    assert causes_between(PLAN, replace(PLAN, fabric=quiet)) == (Cause(kind.LINK_DRAINED, link, 1),)
+    back = causes_between(replace(PLAN, fabric=quiet), PLAN)
+    assert back == (Cause(kind.LINK_UNDRAINED, link, 1),)
     less = replace(PLAN, flows=wishes(FABRIC, a=Wish("n0", "n30")))
     assert causes_between(PLAN, less) == (Cause(kind.JOB_GONE, ("other",), 1),)
     slower = wishes(FABRIC, a=Wish("n0", "n30", gbps=50.0), b=Wish("n1", "n31", job="other"))

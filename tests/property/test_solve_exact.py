@@ -12,10 +12,10 @@ from random import Random
 import numpy as np
 import pytest
 
+from heddle_controller.model.fair_rates import Filling
 from heddle_controller.model.flows import ANY_PHASE
 from heddle_controller.plan.verify import verify_plan
 from heddle_controller.solve import solve
-from heddle_controller.solve.fairness.filling import Filling
 from heddle_controller.solve.phases import phased_jobs
 from heddle_emulator.fluid.rates import path_rates
 from heddle_emulator.topology import clos

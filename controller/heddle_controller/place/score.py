@@ -8,10 +8,10 @@ from dataclasses import replace
 import numpy as np
 
 from heddle_controller.model.arrays import Floats, Ints
+from heddle_controller.model.fair_rates import planned_rates
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import Paths, Plan, utilization
 from heddle_controller.place.ask import EQUAL, Score
-from heddle_controller.solve.fairness.rates import planned_rates
 
 
 def scores(plan: Plan) -> dict[str, Score]:

@@ -12,9 +12,9 @@ from functools import cached_property
 import numpy as np
 
 from heddle_controller.model.arrays import NONE, Floats, Ints, distinct
+from heddle_controller.model.fair_rates import Filling
 from heddle_controller.model.flows import ANY_PHASE
 from heddle_controller.solve.assignment import Assignment
-from heddle_controller.solve.fairness.filling import Filling
 from heddle_controller.solve.phases import phased_jobs
 from heddle_controller.solve.search.qp_groups import QpGroup, put_in_numbers
 from heddle_controller.solve.search.search import Search

@@ -13,10 +13,10 @@ import numpy as np
 
 from heddle_controller.model.arrays import NONE, Floats, Ints, distinct, stable_order
 from heddle_controller.model.fabric import NodeKind
+from heddle_controller.model.fair_rates import Filling
 from heddle_controller.model.flows import ANY_PHASE
 from heddle_controller.model.plan import phased_loads
 from heddle_controller.solve.assignment import Assignment
-from heddle_controller.solve.fairness.filling import Filling
 
 _TOLERANCE = 1e-9
 """Relative difference below which a load counts as the capacity."""

@@ -1,4 +1,4 @@
-"""Computes max-min fair rates for many placements of the same QPs at once.
+"""Max-min fair rates: of the paths of a plan, or of many placements of the same QPs at once.
 
 A placement says how many QPs are on each of some paths. The rates of all QPs rise together. A QP
 stops at its part of its flow's demand, or where an arc on its path is full. Of a job's phases only
@@ -11,15 +11,47 @@ from __future__ import annotations
 
 import numpy as np
 
-from heddle_controller.model.arrays import Bools, Floats, Ints, stable_order
+from heddle_controller.model.arrays import NONE, Bools, Floats, Ints, stable_order
+from heddle_controller.model.flows import ANY_PHASE
+from heddle_controller.model.plan import Plan
 
 _TOLERANCE = 1e-9
-"""Relative difference below which levels count as equal."""
+"""Relative difference below which levels count as equal, and links that are a little over-full as
+full."""
 _SPARSE = 4
 """Runs are reduced column by column if they would take up to this many times as many columns if all
 were as long as the longest."""
 _WORTH = 1.25
 """Finished paths or placements are dropped once there are this many times as many as still rise."""
+
+
+def planned_rates(plan: Plan, used: Floats, capacity: Floats) -> Floats:
+    """Return the Gbit/s of each path: max-min fair among QPs, shape (paths,).
+
+    Phases of a job share no time, so rates are those while the worst phases meet. Paths that cross
+    no overloaded arc get what their QPs ask for.
+
+    Args:
+        plan: The plan.
+        used: Load over ``capacity`` of each arc, shape (arcs,).
+        capacity: Gbit/s that each arc offers, shape (arcs,).
+    """
+    flows, paths = plan.flows, plan.paths
+    rates = paths.gbps(flows)
+    over = used > 1 + _TOLERANCE
+    rows = np.flatnonzero(paths.crosses(over))
+    if not len(rows):
+        return rates
+    some = paths.take(rows)
+    full = over[some.arcs]
+    way = some.arcs[full], np.bincount(some.owner()[full], minlength=len(rows))
+    phase = flows.phase[some.flow]
+    job = np.where(phase == ANY_PHASE, NONE, flows.job[some.flow])
+    unit = flows.gbps[some.flow] / flows.qps[some.flow]
+    filling = Filling(way, unit, job, phase, capacity)
+    count = some.qp_count.astype(np.float64)
+    rates[rows] = filling.rates(count[None, :])[0] * count
+    return rates
 
 
 class Filling:

@@ -38,7 +38,7 @@ def measure(scale: Scale, screen: Screen) -> list[Row]:
     with (
         tempfile.TemporaryDirectory(prefix="heddle-bench-") as folder,
         Journal(Path(folder), campaign, resume=False) as journal,
-        screen.progress(title, campaign.failures) as advance,
+        screen.progress(title, campaign.trial_count) as advance,
     ):
 
         def report(done: int, _: int) -> None:
@@ -48,7 +48,7 @@ def measure(scale: Scale, screen: Screen) -> list[Row]:
 
         results = run_campaign(campaign, ProcessExecutor(WORKERS), journal, report)
     seconds = time.perf_counter() - begin
-    return _rows(title, summed_up(results, campaign.failures), seconds, first - begin)
+    return _rows(title, summed_up(results, campaign.trial_count), seconds, first - begin)
 
 
 def _rows(title: str, summary: Summary, seconds: float, opening: float) -> list[Row]:

@@ -9,10 +9,13 @@ from pathlib import Path
 import psutil
 import pytest
 
+from heddle_emulator.campaign.campaign import Campaign
 from heddle_emulator.campaign.run import Journal, run_campaign
 from heddle_emulator.campaign.trials import FaultEvent, FaultKind, Trial
 from heddle_emulator.campaign.warm_fabric import WarmFabric
 from heddle_emulator.executor import ExecutorError, ProcessExecutor
+from heddle_emulator.topology import clos
+from heddle_emulator.traffic import flows_between
 from tests.support.campaigns import FABRIC, small
 
 
@@ -63,6 +66,20 @@ def test_a_worker_that_cannot_begin_ends_the_campaign(
         with pytest.raises(ExecutorError, match="no fabric could be brought up"):
             run_campaign(small(), ProcessExecutor(1), journal, lambda *_: None)
         assert not journal.results
+
+
+async def test_room_that_a_repair_takes_is_no_fault() -> None:
+    """A mended fabric whose links all have line rate or less is as good as before.
+
+    At first the plan leaves a third of each link free for local repair. Plans that repair do not.
+    """
+    fabric = clos(leaves=4, spines=3, nics_per_leaf=2)
+    flows = flows_between(fabric, "shift", qps=3)
+    async with WarmFabric(Campaign("room", fabric, flows)) as warm:
+        for number in range(2):
+            events = (FaultEvent(FaultKind.LINK, fabric.find_links("l0", "s0")[0]),)
+            result = await warm.run(Trial(number, events))
+            assert not result.bad, result
 
 
 @pytest.mark.parametrize("datagrams", [False, True])

@@ -7,7 +7,7 @@
     demands:
       - {pattern: permutation, qps: 4, seed: 1}
     draw: published        # or each, random
-    failures: 1000
+    failures: 1000         # by default, 1000; if draw is each, one for each link
     seed: 7
     at_once: 1             # links, where draw is random
     mend: 24h              # where draw is published
@@ -34,8 +34,17 @@ from heddle_controller.model.files.records import short
 from heddle_controller.model.files.yaml_text import Record, load_yaml
 from heddle_controller.model.flows import Flows
 from heddle_controller.traffic.fields import Fields
-from heddle_emulator.campaign.trials import MEND_HOURS, Draw, Drawing, Trial, trials
+from heddle_emulator.campaign.trials import (
+    MEND_HOURS,
+    Draw,
+    Drawing,
+    Trial,
+    between_switches,
+    trials,
+)
 from heddle_emulator.drill.load.traffic import read_demands, read_fabric
+
+USUAL_TRIALS = 1000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,15 +55,24 @@ class Campaign:
     fabric: Fabric
     flows: Flows
     drawing: Drawing = Drawing()  # noqa: RUF009 - frozen
-    failures: int = 1000
+    failures: int | None = None
+    """Number of trials. None: one for each link if each is drawn, else ``USUAL_TRIALS``."""
     datagrams: bool = False
     """Whether agents send each other peer notices as datagrams, or are told of changes at once."""
     told: Mapping[str, Any] = field(default_factory=dict)
     """Fabric and demands as drills write them, for replays. Without demands, ``flows`` is used."""
 
+    @property
+    def trial_count(self) -> int:
+        """Number of trials."""
+        if self.failures is not None:
+            return self.failures
+        each = self.drawing.draw is Draw.EACH
+        return len(between_switches(self.fabric)) if each else USUAL_TRIALS
+
     def trials(self) -> list[Trial]:
         """Return all trials, in order of their numbers."""
-        return trials(self.fabric, self.drawing, self.failures)
+        return trials(self.fabric, self.drawing, self.trial_count)
 
     def fingerprint(self) -> str:
         """Return a hash that is equal for campaigns whose trials of equal number are the same."""
@@ -94,7 +112,7 @@ def load_campaign(path: Path) -> Campaign:
         fabric=fabric,
         flows=read_demands(fields, fabric),
         drawing=_drawing(fields),
-        failures=fields.integer("failures", 1000),
+        failures=fields.integer("failures") if "failures" in document else None,
         datagrams=fields.choice("notices", _NOTICES, default=False),
         told=_told(path, document),
     )

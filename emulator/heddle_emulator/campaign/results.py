@@ -56,7 +56,7 @@ class Result:
     mended_seconds: float = 0.0
     """Seconds from the repair to the last FIB ack of the next plan; 0 if only flaps were played."""
     regained: bool = True
-    """Whether after the repair nothing is stranded, and no link is fuller than at first."""
+    """Whether after the repair nothing is stranded, and no link slows flows more than at first."""
     seconds: float = 0.0
     """Seconds that the whole trial took, including measuring."""
     fault: str = ""

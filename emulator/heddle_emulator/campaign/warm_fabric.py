@@ -4,7 +4,8 @@ A trial breaks something and repairs it again. It evaluates where packets go, by
 all flows through the tables: once agents have repaired on their own, once BGP has converged, once
 every switch has acknowledged the controller's new plan, and once every switch has acknowledged the
 plan after the repair. The last evaluation is also the first one of the next trial. So the paths of
-flows may differ from trial to trial, but the quality of the plan does not.
+flows may differ from trial to trial, but no link slows flows more than at first. Links below line
+rate may be fuller: repairs leave less room for later repairs than a plan from scratch does.
 
 A trial's plan is complete when the controller knows exactly the links that are down, the newest
 plan was made for these, and every switch holds it.
@@ -27,7 +28,7 @@ from heddle_controller.model.arrays import Bools
 from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.graphs import joined_parts
-from heddle_controller.model.plan import arc_loads, utilization
+from heddle_controller.model.plan import IDLE, arc_loads, utilization
 from heddle_emulator.campaign.campaign import Campaign
 from heddle_emulator.campaign.results import NEEDLESS, Result, begun
 from heddle_emulator.campaign.trials import FaultKind, Trial
@@ -223,7 +224,7 @@ class WarmFabric:
         await self.fleet.connected(_PATIENCE_SECONDS)
         await self._settled(before + 1 if lasting else before)
         self._seen = seen = self._evaluate()
-        fuller = seen.worst > self._first.worst * (1 + NEEDLESS)
+        fuller = seen.worst > max(self._first.worst, IDLE) * (1 + NEEDLESS)
         return replace(
             result,
             mended_seconds=self._acked(start) if lasting else 0.0,

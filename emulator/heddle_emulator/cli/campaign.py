@@ -54,7 +54,11 @@ _existing = click.Path(path_type=Path, exists=True, dir_okay=False)
 @click.argument("file", required=False, type=_existing)
 @click.option("--fabric", type=_existing, help="Fabric file, if there is no campaign file.")
 @click.option("--flows", type=_existing, help="Flow file, if there is no campaign file.")
-@click.option("--failures", type=click.IntRange(1), help="Number of trials.  [default: 1000]")
+@click.option(
+    "--failures",
+    type=click.IntRange(1),
+    help="Number of trials.  [default: 1000; for each: one for each link]",
+)
 @click.option(
     "--draw",
     type=click.Choice(list(DRAWS)),
@@ -117,7 +121,7 @@ def campaign(
     signal.signal(signal.SIGTERM, interrupted)
     with Journal(out, told, resume=resume) as journal:
         code = _played(told, _executor(ray, workers), journal)
-        summary = summed_up([*journal.results.values()], told.failures)
+        summary = summed_up([*journal.results.values()], told.trial_count)
     replays = write_replays(out, told, summary)
     record = summary.record() | {"name": told.name, "seed": told.drawing.seed}
     (out / SUMMARY).write_text(f"{json.dumps(record, indent=1)}\n", encoding="utf-8")

@@ -20,7 +20,7 @@ def _played(*, faults: frozenset[int] = frozenset()) -> list[Result]:
 
 def _text(results: list[Result]) -> str:
     campaign = small(4)
-    summary = summed_up(results, campaign.failures)
+    summary = summed_up(results, campaign.trial_count)
     links = [f"replays/trial-{result.number}.yaml" for result in summary.worst]
     known = campaign_evidence(campaign, summary, results, links, COMMAND)
     assert known.held == summary.held

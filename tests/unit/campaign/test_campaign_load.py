@@ -44,6 +44,14 @@ def test_the_command_line_has_the_last_word(tmp_path: Path) -> None:
     assert (other.drawing.mend_hours, other.datagrams) == (72.0, True)
 
 
+def test_each_link_fails_once_unless_told_otherwise(tmp_path: Path) -> None:
+    """Two leaves and two spines have four links. Other ways to draw have a thousand trials."""
+    campaign = load_campaign(_read(tmp_path, GOOD.replace("failures: 30\n", "")))
+    assert len(campaign.trials()) == 1000
+    assert len(changed(campaign, draw=Draw.EACH).trials()) == 4
+    assert len(changed(campaign, draw=Draw.EACH, failures=9).trials()) == 9
+
+
 @pytest.mark.parametrize(
     ("old", "new", "told"),
     [

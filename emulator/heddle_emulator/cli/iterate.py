@@ -96,7 +96,11 @@ _KNOWN = "\b\n" + "\n".join(
 @click.option("--packed", is_flag=True, help="Use hosts in order instead of drawing them.")
 @click.option("--strategies", default=",".join(DEFAULT), show_default=True)
 @click.option(
-    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of hosts and hashes."
+    "--seed",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="Seed of hashes, and of hosts that are drawn.",
 )
 @click.option(
     "--step",
@@ -191,7 +195,9 @@ def iterate(
     if as_json:
         echo(json.dumps(_record(found, seed)))
     else:
-        _show(placed, found, seed)
+        _show(placed, found)
+        told = "hashes" if packed or file is not None else "hosts and hashes"
+        echo(f"{told} drawn from seed {seed}")
     return 0
 
 
@@ -326,7 +332,7 @@ def _record(found: dict[str, _Found], seed: int) -> dict[str, object]:
     }
 
 
-def _show(placed: Sequence[Placed], found: dict[str, _Found], seed: int) -> None:
+def _show(placed: Sequence[Placed], found: dict[str, _Found]) -> None:
     table = Table(box=None, pad_edge=False)
     for column, name in enumerate(_HEAD):
         table.add_column(name, justify="right" if column > 1 else "left", no_wrap=True)
@@ -352,4 +358,3 @@ def _show(placed: Sequence[Placed], found: dict[str, _Found], seed: int) -> None
     for name, told in found.items():
         for tier, values in told.over.most.items() if told.over else ():
             echo(f"{name:<10} {tier:<11} |{drawn(values)}| fullest link over time")
-    console.print(f"hosts and hashes drawn from seed {seed}")

@@ -82,7 +82,11 @@ FLOAT_BYTES = 4
 @click.option("--pxn/--no-pxn", default=None, help="[default: where NICs carry rails]")
 @click.option("--strategies", default=",".join(DEFAULT), show_default=True)
 @click.option(
-    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the hashes."
+    "--seed",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="Seed of the hashes, and of random hosts.",
 )
 @down
 @setting

@@ -146,6 +146,16 @@ def test_iterate_on_the_command_line(capfd: pytest.CaptureFixture[str]) -> None:
     assert f"{told['ecmp'][0]['seconds']:.4f}" in capfd.readouterr().out
 
 
+@pytest.mark.parametrize(("more", "told"), [([], "hosts and hashes"), (["--packed"], "hashes")])
+def test_the_seed_is_told_for_what_it_draws(
+    more: list[str], told: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Hosts in order are not drawn."""
+    words = ["iterate", "--job", "recommendation:4", "--strategies", "ideal", *more]
+    assert run_command_line(words) == 0
+    assert capfd.readouterr().out.splitlines()[-1] == f"{told} drawn from seed 0"
+
+
 def test_an_unknown_workload_is_told_all_that_there_are(capfd: pytest.CaptureFixture[str]) -> None:
     """The error names every workload that --job takes, the user's own matrix too."""
     assert run_command_line(["iterate", "--job", "llama:4"]) == 2

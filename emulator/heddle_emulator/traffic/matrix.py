@@ -23,6 +23,7 @@ from heddle.text import number
 from heddle_controller.model.arrays import Floats, Ints
 from heddle_controller.model.errors import refuse
 from heddle_controller.model.files.content import MEBIBYTE, open_content, read_json
+from heddle_controller.model.files.flows_file import MOST_FLOW_BYTES
 
 CEILING = 256 * MEBIBYTE
 LEAST_RANKS, MOST_RANKS = 2, 3_072
@@ -35,7 +36,7 @@ def load_matrix(path: Path) -> Floats:
 
     Raises:
         InputError: The file cannot be read, is no square of 2 to 3,072 ranks, holds something else
-            than numbers of 0 or more, or has nothing that one rank sends another.
+            than numbers of bytes that a flow may send, or has nothing that one rank sends another.
     """
     origin = str(path)
     rows = _json_rows(path) if path.name.removesuffix(".gz").endswith(".json") else _csv_rows(path)
@@ -93,9 +94,10 @@ def _number(told: object, origin: str, row: int, column: int) -> float:
         value = number(told) if isinstance(told, str) else _float(told)
     except (ValueError, OverflowError):
         value = math.nan
-    if not (value >= 0 and math.isfinite(value)) or isinstance(told, bool):
+    if not 0 <= value <= MOST_FLOW_BYTES or isinstance(told, bool):
         record = f"row {row + 1}, column {column + 1}"
-        reason = f"{json.dumps(told)[:SHORT]} is not a number of bytes, 0 or more"
+        most = f"from 0 to {MOST_FLOW_BYTES:g}"
+        reason = f"{json.dumps(told)[:SHORT]} is not a number of bytes {most}"
         raise refuse(origin, record, reason)
     return value
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from heddle_controller.model.arrays import Floats, Ints
-from heddle_controller.model.errors import refuse
+from heddle_controller.model.errors import LEAST, refuse
 from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_controller.model.files.content import write_content
 from heddle_controller.model.flows import ANY_PHASE, Flows, TrafficClass
@@ -60,8 +60,8 @@ def flows_between(
 def flows_by(fabric: Fabric, matrix: Floats, *, qps: int = 1) -> Flows:
     """Return flows by a matrix of bytes over the first NICs of a fabric, host by host.
 
-    With their rates all flows end at once, and the busiest NIC is at its line rate. Their bytes are
-    those of the matrix.
+    With their rates all flows end at once, and the busiest NIC is at its line rate. Only flows that
+    would be slower than a flow may be end earlier. Their bytes are those of the matrix.
 
     Raises:
         InputError: There are fewer NICs than ranks, or no QP.
@@ -79,7 +79,8 @@ def flows_by(fabric: Fabric, matrix: Floats, *, qps: int = 1) -> Flows:
     for end in (source, destination):
         total = np.bincount(end, weights=size, minlength=len(line))[end]
         seconds = max(seconds, float((total / line[end]).max()))
-    return _flows("matrix", (source, destination), size / seconds, qps, size)
+    rates = np.maximum(size / seconds, LEAST)
+    return _flows("matrix", (source, destination), rates, qps, size)
 
 
 def line_rates(fabric: Fabric) -> Floats:

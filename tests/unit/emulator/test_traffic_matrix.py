@@ -74,6 +74,16 @@ def test_flows_of_it_are_done_together(tmp_path: Path) -> None:
     assert np.asarray(load_demands(out).gbps).tolist() == [80.0, 240.0, 160.0, 240.0]
 
 
+def test_flows_of_tiny_shares_can_be_read(tmp_path: Path) -> None:
+    """A pair with almost none of the bytes has the least rate that a flow may have."""
+    fabric, _ = _files(tmp_path)
+    (tmp_path / "m.csv").write_text("0,1e15\n1,0\n")
+    out = tmp_path / "flows.csv"
+    words = ["traffic", "matrix", "--fabric", fabric, "--matrix", str(tmp_path / "m.csv")]
+    assert run_command_line([*words, "--out", str(out)]) == 0
+    assert np.asarray(load_demands(out).gbps).tolist() == [400.0, 1e-6]
+
+
 @pytest.mark.parametrize(
     ("text", "word"),
     [
@@ -81,6 +91,7 @@ def test_flows_of_it_are_done_together(tmp_path: Path) -> None:
         ("1,2\n3,x", "row 2, column 2"),
         ("1,-2\n3,4", "row 1, column 2"),
         ("1,nan\n3,4", "row 1, column 2"),
+        ("1,2\n2e15,4", "row 2, column 1"),
         ("1", "1 rows"),
         ("1,0\n0,1", "nobody sends"),
         ("\n", "0 rows"),

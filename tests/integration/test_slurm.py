@@ -14,6 +14,7 @@ import yaml
 
 from heddle.v1.placement_pb2 import JobSpec
 from heddle_controller.model.files.fabric_file import save_fabric_file
+from heddle_controller.model.host_lists import fold
 from tests.support.slurm import CLUSTER, patiently
 from tests.support.slurm_world import (
     EVEN,
@@ -280,6 +281,47 @@ def test_a_job_that_starts_anew_is_planned_anew(world: World) -> None:
         gone(world, job)
     finally:
         world.slurm.mend("n0")
+
+
+def test_nodes_that_a_job_gave_up_are_free_for_the_next(world: World) -> None:
+    """A running job shrinks: the next job on its node is planned, and the first one is smaller."""
+    text = look(world) + staying(world)
+    first = submitted(world, text, "-N8", "-n8", "--comment", SHAPE)
+    seen(world, first)
+    submitted(world, text, "-N2", "--begin=now+1hour", "--comment", SHAPE)  # has no nodes yet
+    world.slurm.must("scontrol", "update", f"JobId={first}", f"NodeList={fold(NODES[:6])}")
+    second = submitted(world, text, "-N2", "-n2", "--comment", SHAPE)
+    found = seen(world, second)
+    assert found["state"] == "JOB_STATE_PROGRAMMED", world.log()
+    assert sorted(found["spec"]["hosts"]) == list(NODES[6:])
+    assert sorted(world.jobs()[name(first)].spec.hosts) == list(NODES[:6])
+    let_go(world, first, second)
+    gone(world, first, second)
+
+
+def test_a_job_whose_shape_does_not_fit_its_smaller_size_is_ended(world: World) -> None:
+    """Its nodes are then free for the next job, and its user keeps a running job."""
+    text = look(world) + staying(world)
+    shape = "heddle: gpus=1 pp=8"
+    first = submitted(world, text, "-N8", "-n8", "--comment", shape)
+    seen(world, first)
+    world.slurm.must("scontrol", "update", f"JobId={first}", f"NodeList={fold(NODES[:6])}")
+    second = submitted(world, text, "-N2", "-n2", "--comment", SHAPE)
+    assert seen(world, second)["state"] == "JOB_STATE_PROGRAMMED", world.log()
+    assert world.jobs().keys() == {name(second)}
+    let_go(world, first, second)
+
+
+def test_a_job_that_ended_without_an_epilog_makes_way(world: World) -> None:
+    """Slurm knows nothing of a job that Heddle has: the next job on its nodes takes its place."""
+    lost = name(4_000_000)
+    (world.spool / lost).mkdir()
+    with world.client() as client:
+        client.submit_job(lost, JobSpec(hosts=NODES, gpus_per_host=1))
+    job = submitted(world, look(world), "-N8", "-n8", "--comment", SHAPE)
+    assert seen(world, job)["state"] == "JOB_STATE_PROGRAMMED", world.log()
+    gone(world, job)
+    assert not world.jobs()
 
 
 def test_tasks_of_an_array_and_components_are_jobs_of_their_own(world: World) -> None:

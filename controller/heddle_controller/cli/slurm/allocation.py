@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -68,6 +69,22 @@ def allocation(environment: Mapping[str, str], component: int | None = None) -> 
         hosts,
         _tasks(environment.get(f"SLURM_TASKS_PER_NODE{end}", ""), len(hosts)),
     )
+
+
+def allocated_nodes(seconds: float) -> Mapping[str, frozenset[str]] | None:
+    """Return the nodes of each job that has some, by its id; None if Slurm does not answer.
+
+    ``seconds`` is the time limit for Slurm's answer.
+    """
+    command = ["squeue", "--all", "--local", "--noheader", "--format=%A %N"]
+    try:
+        told = subprocess.run(  # noqa: S603 - Slurm's own command
+            command, capture_output=True, text=True, check=True, timeout=seconds
+        ).stdout
+        jobs = [words for line in told.splitlines() if len(words := line.split()) > 1]
+        return {number: frozenset(expand_list(listed)) for number, listed in jobs}
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return None
 
 
 def slurm_job_name(environment: Mapping[str, str], number: str) -> str:

@@ -39,7 +39,12 @@ from heddle_controller.cli.client import Terms
 from heddle_controller.cli.failure import Failure
 from heddle_controller.cli.options import last_part, with_server
 from heddle_controller.cli.output import echo
-from heddle_controller.cli.slurm.allocation import Allocation, allocation, slurm_job_name
+from heddle_controller.cli.slurm.allocation import (
+    Allocation,
+    allocated_nodes,
+    allocation,
+    slurm_job_name,
+)
 from heddle_controller.cli.slurm.shape import allocated_gpus, read_shape, with_gpus
 from heddle_controller.cli.slurm.topology import (
     NODE_NAME,
@@ -49,6 +54,7 @@ from heddle_controller.cli.slurm.topology import (
     write_said,
 )
 from heddle_controller.model.errors import InputError
+from heddle_controller.model.host_lists import fold
 
 _Command = Callable[..., Any]
 
@@ -210,7 +216,12 @@ def prolog(client: Terms, directory: Path, patience: Patience) -> None:
         reached = answering(client, patience)
         jobs.acquit(mine.name)
         pay(reached, jobs, patience)
-        job = _submitted(reached, patience, mine, shape)
+        try:
+            job = _submitted(reached, patience, mine, shape)
+        except PreconditionFailed:
+            if not _left(reached, patience, mine, jobs):
+                raise
+            job = _submitted(reached, patience, mine, shape)
         _waited_for(reached, patience, folder, job)
     except Exception as error:
         write_said(folder, said(client, error))
@@ -255,6 +266,36 @@ def _submitted(client: Terms, patience: Patience, mine: Allocation, shape: Shape
         return client.api.get_job(mine.name)
     except NotFound:  # the request id repeated one of an older job, which is gone
         return client.api.submit_job(job.name.rpartition("/")[2], spec, replace=True)
+
+
+def _left(client: Terms, patience: Patience, mine: Allocation, jobs: JobsFolder) -> bool:
+    """Correct jobs that keep nodes of this job, though Slurm took these nodes from them.
+
+    Slurm runs neither prolog nor epilog when a running job shrinks, and no epilog when it forgets a
+    job. Returns whether any job was corrected.
+    """
+    nodes, corrected = allocated_nodes(patience.left / 4), False
+    if nodes is None:
+        return False
+    for job in client.api.list_jobs():
+        name, hosts = last_part(job.name), job.spec.hosts
+        number = name.removeprefix(slurm_job_name(os.environ, ""))
+        kept = nodes.get(number, frozenset())
+        gone = [host for host in hosts if host not in kept]
+        if name == mine.name or not jobs.knows(name) or not {*gone} & {*mine.hosts}:
+            continue
+        corrected = True
+        try:
+            if len(gone) < len(hosts):
+                client.api.resize_job(name, remove=gone)
+                note(f"{name} has given up {fold(gone)}")
+                continue
+        except InvalidRequest:
+            pass  # its shape does not fit the nodes that are left
+        with suppress(NotFound):
+            client.api.delete_job(name)
+        note(f"{name} no longer has the nodes of its plan, and is ended")
+    return corrected
 
 
 def _write_ports(client: Terms, patience: Patience, folder: Path, job: str) -> None:

@@ -16,8 +16,7 @@ from heddle_controller.model.program import Entries, Program
 from heddle_controller.plan.programs import entries_after
 from heddle_controller.solve import Options, Repairer, solve
 from heddle_controller.state import plans
-from heddle_controller.state.codec.deltas import pack_delta, unpack_delta
-from heddle_controller.state.codec.plans import PlanPacker
+from heddle_controller.state.codec.plans import PlanPacker, pack_delta, unpack_delta
 from heddle_controller.state.plans import KEPT
 from heddle_controller.state.records import Committed, PlanFacts
 from heddle_controller.store.store import Store

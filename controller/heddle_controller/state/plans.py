@@ -2,7 +2,7 @@
 
 Only the leader writes plans and facts (how far switches and jobs have come), and its epoch guards
 these writes. A plan is large, so it is kept in blobs apart from the fabric, mostly as a delta to
-the plan before (``codec.deltas``).
+the plan before (``codec.plans``).
 
 A rollback is an operator's wish to return to an earlier plan for some time, so it is intent.
 """

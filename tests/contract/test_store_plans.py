@@ -9,7 +9,7 @@ import pytest
 
 from heddle_controller.model.fabric import State
 from heddle_controller.model.plan import Certificate, TierCertificate
-from heddle_controller.plan.causes import Cause, CauseKind
+from heddle_controller.plan.diff import Cause, CauseKind
 from heddle_controller.state.errors import NotFound, StaleEpoch, StaleGeneration
 from heddle_controller.state.plans import KEPT
 from heddle_controller.state.records import (

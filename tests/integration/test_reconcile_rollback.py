@@ -10,8 +10,7 @@ import pytest
 
 from heddle_controller.model.fabric import State
 from heddle_controller.model.plan import Certificate, Paths, Plan
-from heddle_controller.plan.causes import CauseKind
-from heddle_controller.plan.diff import changed_flows
+from heddle_controller.plan.diff import CauseKind, changed_flows
 from heddle_controller.solve import LossScreen
 from heddle_controller.state.errors import FailedPrecondition, NotFound
 from heddle_controller.state.plans import KEPT

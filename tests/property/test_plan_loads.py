@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from heddle_controller.model.flows import ANY_PHASE
 from heddle_controller.model.plan import Plan, arc_loads
-from heddle_controller.plan.loads import loads_after
+from heddle_controller.plan.verify import loads_after
 from heddle_controller.solve import Options, solve
 from heddle_emulator.topology import three_tier
 from tests.bench.workloads import permutations

@@ -15,10 +15,9 @@ from hypothesis import strategies as st
 
 from heddle_controller.model.fabric import Fabric, State
 from heddle_controller.model.plan import Paths, Plan, differing, join_paths
-from heddle_controller.model.program import COLUMNS, Entries
+from heddle_controller.model.program import COLUMNS, Entries, known_edit
 from heddle_controller.plan import programs
 from heddle_controller.plan.diff import changed_flows, difference, partners
-from heddle_controller.plan.entry_edits import known_edit
 from heddle_controller.plan.programs import entries_after, entries_of
 from heddle_controller.solve import Repairer, solve
 from heddle_emulator.topology import three_tier

@@ -20,10 +20,9 @@ from heddle_controller.model.plan import Paths, Plan
 from heddle_controller.model.program import Entries
 from heddle_controller.planner import protocol
 from heddle_controller.planner.core import PlanningCore, planning_engine
-from heddle_controller.planner.mirror import FabricMirror
 from heddle_controller.planner.planning import Planned
 from heddle_controller.planner.port import PlanAnswer
-from heddle_controller.planner.protocol import Question, Unpacker, packed, received
+from heddle_controller.planner.protocol import FabricMirror, Question, Unpacker, packed, received
 from heddle_controller.state.records import DemandRecord, Intent, JobFacts, JobRecord, JobState
 from tests.support.depth import examples, fresh_seeds
 from tests.support.reconcile_world import ring, three_tiers

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from heddle_controller.model.arrays import NONE
-from heddle_controller.model.program import Entries
+from heddle_controller.model.program import Entries, splice_entries
 from heddle_controller.plan.diff import difference, match_codes, partners
-from heddle_controller.plan.entry_edits import splice_entries
 
 
 def as_edit(old: Entries, new: Entries) -> Entries:

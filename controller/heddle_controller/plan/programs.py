@@ -45,9 +45,8 @@ from heddle_controller.model.arrays import (
 from heddle_controller.model.fabric import NodeKind
 from heddle_controller.model.flows import ROCE_PORT, SOURCE_PORT_COUNT, Flows, qp_ports
 from heddle_controller.model.plan import Paths, Plan, differing
-from heddle_controller.model.program import ANY_PORT, Entries, no_entries
+from heddle_controller.model.program import ANY_PORT, Entries, no_entries, splice_entries
 from heddle_controller.model.underlay import needs_entry, underlay
-from heddle_controller.plan.entry_edits import splice_entries
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -9,6 +9,12 @@ only if links that take new paths do not join its ends.
 
 Source ports are checked, too: each is looked up in what is known about ports, and the path that it
 takes is compared with the plan's path.
+
+Loads are computed from those of a plan that differs little, if there is one. What an arc carries
+depends only on the paths over it. If two plans have the same flows in the same rows, and perhaps
+more flows after them, only arcs that a changed row left or joined are added up again. They are
+added up completely, in the order of rows, so the figures equal those of ``arc_loads`` bit for bit.
+What new jobs add is put on top, since new jobs come last. A plan keeps its loads.
 """
 
 from __future__ import annotations
@@ -19,20 +25,22 @@ from itertools import islice
 
 import numpy as np
 
-from heddle_controller.model.arrays import NONE, UNREACHED, Bools, Ints, distinct
+from heddle_controller.model.arrays import NONE, UNREACHED, Bools, Floats, Ints, distinct
 from heddle_controller.model.errors import first_of
 from heddle_controller.model.fabric import NodeKind
+from heddle_controller.model.flows import ANY_PHASE
 from heddle_controller.model.plan import (
     Certificate,
     NicPorts,
     Paths,
     Plan,
+    changed_places,
     changed_rows,
+    phased_loads,
     worst_by_tier,
 )
 from heddle_controller.model.port_paths import PortPaths, no_port_paths, padded
 from heddle_controller.model.underlay import underlay
-from heddle_controller.plan.loads import loads_after
 from heddle_controller.plan.programs import entries_of, hops_of
 from heddle_controller.plan.shortest_paths import choice, free
 
@@ -417,3 +425,82 @@ def _certificate(told: Certificate, found: dict[str, float]) -> Iterator[str]:
             yield f"certificate: says nothing of the tier {name!r}, which carries load"
     if told.lower_bound > 0 and told.proof in ("", "none"):
         yield "certificate: gives a lower bound and no proof of it"
+
+
+_WORTH = 8
+"""If more than one in this many uses of arcs differs, everything is added up."""
+
+
+def loads_after(plan: Plan, known: Plan | None) -> Floats:
+    """Return the load of each arc in Gbit/s, shape (arcs,).
+
+    ``known`` is an earlier plan whose loads may have been computed, or None.
+    """
+    loads = None
+    if known is not None and "loads" not in plan.__dict__:
+        loads = _from_known(plan, known)
+    return plan.loads if loads is None else plan.with_loads(loads).loads
+
+
+def _from_known(plan: Plan, known: Plan) -> Floats | None:
+    """Return the loads from those of ``known``; None if it has none or differs too much."""
+    if "loads" not in known.__dict__ or plan.fabric.structure is not known.fabric.structure:
+        return None
+    paths, now, was = _of_known_flows(plan, known), plan.paths.arcs, known.paths.arcs
+    places = None if paths is None else changed_places(known.paths, paths)
+    if places is None:
+        return None
+    behind, loads = np.arange(len(was), len(now)), known.loads
+    if len(behind) and _of_new_jobs(plan, known):
+        loads, behind = loads + _loads_of(plan, np.arange(len(loads)), behind), behind[:0]
+    if (len(places) + len(behind)) * _WORTH > len(now):
+        return None
+    arcs = distinct(np.concatenate([now[places], was[places], now[behind]]))
+    touched = np.zeros(len(loads), dtype=np.bool_)
+    touched[arcs] = True
+    loads = loads.copy()
+    loads[arcs] = _loads_of(plan, arcs, np.flatnonzero(touched[now]))
+    return loads
+
+
+def _of_new_jobs(plan: Plan, known: Plan) -> bool:
+    """Whether all flows after those of an earlier plan belong to new jobs, which sums add last.
+
+    False if any flow of the plan has no phase.
+    """
+    flows, count = plan.flows, len(known.flows)
+    return bool(
+        (flows.phase != ANY_PHASE).all()
+        and flows.job[count:].min() > flows.job[:count].max(initial=-1)
+    )
+
+
+def _of_known_flows(plan: Plan, known: Plan) -> Paths | None:
+    """Return the paths of an earlier plan's flows; None if these flows do not come first."""
+    paths = plan.paths
+    if plan.flows.same_as(known.flows):
+        return paths
+    if not plan.flows.begins_with(known.flows):
+        return None
+    count = int(np.searchsorted(paths.flow, len(known.flows)))
+    return Paths(
+        paths.flow[:count],
+        paths.first_qp[:count],
+        paths.last_qp[:count],
+        paths.first[: count + 1],
+        paths.arcs[: paths.first[count]],
+    )
+
+
+def _loads_of(plan: Plan, arcs: Ints, uses: Ints) -> Floats:
+    """Return the loads of some arcs, ascending. ``uses`` are all places of them in ``arcs``."""
+    paths, flows = plan.paths, plan.flows
+    row = np.searchsorted(paths.first, uses, side="right") - 1
+    flow = paths.flow[row]
+    return phased_loads(
+        len(arcs),
+        np.searchsorted(arcs, paths.arcs[uses]),
+        paths.gbps(flows, row),
+        flows.job[flow],
+        flows.phase[flow],
+    )

@@ -42,12 +42,10 @@ from heddle_controller.place.estimate import (
 )
 from heddle_controller.place.order import places
 from heddle_controller.place.score import scores, scores_beside
-from heddle_controller.plan.loads import loads_after
 from heddle_controller.plan.programs import entries_after
 from heddle_controller.plan.sharing import turns_in
-from heddle_controller.plan.verify import verify_plan
+from heddle_controller.plan.verify import loads_after, verify_plan
 from heddle_controller.plan.what_if import compare_plans
-from heddle_controller.planner.mirror import FabricMirror
 from heddle_controller.planner.planning import (
     Engine,
     Planned,
@@ -68,6 +66,7 @@ from heddle_controller.planner.planning import (
 )
 from heddle_controller.planner.port import Cost, PlanAnswer, PlanningFailed, Trial, WhatIf
 from heddle_controller.planner.protocol import (
+    FabricMirror,
     Failed,
     Question,
     Unpacker,

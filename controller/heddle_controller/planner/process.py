@@ -29,7 +29,6 @@ import structlog
 from heddle_controller.model.job import Iteration, Job
 from heddle_controller.model.plan import Certificate, Objective, Plan, Turn
 from heddle_controller.place.ask import Choices, PlacementAsk
-from heddle_controller.planner.mirror import FabricMirror
 from heddle_controller.planner.planning import Planned
 from heddle_controller.planner.port import (
     PlanAnswer,
@@ -39,6 +38,7 @@ from heddle_controller.planner.port import (
     WhatIf,
 )
 from heddle_controller.planner.protocol import (
+    FabricMirror,
     Failed,
     Question,
     Unpacker,

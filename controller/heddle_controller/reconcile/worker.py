@@ -18,8 +18,7 @@ from heddle_controller.model.job import Iteration
 from heddle_controller.model.plan import Certificate, Plan, Turn
 from heddle_controller.model.port_paths import PortPaths
 from heddle_controller.model.program import Program
-from heddle_controller.plan.causes import Cause, CauseKind, causes_between
-from heddle_controller.plan.diff import changed_flows
+from heddle_controller.plan.diff import Cause, CauseKind, causes_between, changed_flows
 from heddle_controller.planner.planning import Planned
 from heddle_controller.planner.port import Advisor, PlanAnswer, Planner, PlannerLost, PlanningFailed
 from heddle_controller.reconcile.observations import (

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from heddle.v1 import plan_pb2 as pb
-from heddle_controller.plan.causes import Cause, CauseKind, causes_between
-from heddle_controller.plan.diff import changed_flows
+from heddle_controller.plan.diff import Cause, CauseKind, causes_between, changed_flows
 from heddle_controller.plan.limits import fares_of
 from heddle_controller.reconcile.observations import Observations, with_down
 from heddle_controller.serve.codec import common, names

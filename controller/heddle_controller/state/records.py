@@ -22,7 +22,7 @@ from heddle_controller.model.fabric import Fabric, LinkKey, State
 from heddle_controller.model.job import Gpus, Job, held_of
 from heddle_controller.model.plan import Plan
 from heddle_controller.model.program import Program
-from heddle_controller.plan.causes import Cause
+from heddle_controller.plan.diff import Cause
 
 
 @dataclass(frozen=True, slots=True)

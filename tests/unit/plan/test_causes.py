@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from heddle_controller.model.fabric import State
-from heddle_controller.plan.causes import NAMES_PER_CAUSE, Cause, CauseKind, causes_between
+from heddle_controller.plan.diff import NAMES_PER_CAUSE, Cause, CauseKind, causes_between
 from heddle_controller.solve import plan_anew
 from tests.support.plan_chance import Wish, clos, wishes
 

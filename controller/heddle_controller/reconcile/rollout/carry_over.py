@@ -14,8 +14,7 @@ import numpy as np
 
 from heddle_controller.model.arrays import NONE, Ints, distinct
 from heddle_controller.model.fabric import Structure
-from heddle_controller.model.program import Edit, Entries, no_entries
-from heddle_controller.plan.entry_edits import known_edit
+from heddle_controller.model.program import Edit, Entries, known_edit, no_entries
 from heddle_controller.reconcile.rollout.answers import found_unknown, found_whole, unanswered
 from heddle_controller.reconcile.rollout.ledger import Knowledge, Ledger, begin, nothing_known
 from heddle_controller.reconcile.rollout.paths import (

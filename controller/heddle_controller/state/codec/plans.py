@@ -42,9 +42,8 @@ from heddle_controller.model.plan import (
     changed_rows,
     differing,
 )
-from heddle_controller.model.program import Edit, Entries, Program
+from heddle_controller.model.program import Edit, Entries, Program, known_edit
 from heddle_controller.plan.diff import difference, partners
-from heddle_controller.plan.entry_edits import known_edit
 from heddle_controller.state.codec.container import (
     DamagedError,
     narrowed,

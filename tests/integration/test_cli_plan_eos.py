@@ -57,3 +57,30 @@ def test_texts_are_written_and_compared(tmp_path: Path) -> None:
         told = (tmp_path / "text" / f"{switch}.eos.diff").read_text().splitlines()[2:]
         gone = [line[1:] for line in told if line.startswith("-")]
         assert set(gone) <= set(texts[switch].splitlines())
+
+
+def test_a_refused_text_leaves_files_as_they_were(tmp_path: Path) -> None:
+    """No file changes if a text cannot be made, or if the text before cannot be read.
+
+    If the plan cannot be written, the next run still tells what changed.
+    """
+    document = fabric_document(clos(leaves=2, spines=2, nics_per_leaf=1, nics_per_host=1))
+    nics = [node["id"] for node in document["nodes"] if node["kind"] == "nic"]
+    flows = [f"f,{nics[0]},{nics[1]},400,j,p"]
+    out = tmp_path / "plan.json"
+    out.write_text("before")
+    asked = _asked(tmp_path, flows, document)
+    assert heddle(*asked, "--out", str(out)).code == 2
+    for row, edge in enumerate(document["edges"]):
+        edge |= {"source_address": f"10.1.0.{row + 1}", "target_address": f"10.2.0.{row + 1}"}
+    asked = _asked(tmp_path, flows, document)
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / "s1.eos").write_bytes(b"\xff")
+    assert heddle(*asked, "--out", str(out)).code == 2
+    assert out.read_text() == "before"
+    assert [path.name for path in (tmp_path / "text").iterdir()] == ["s1.eos"]
+    (tmp_path / "text" / "s1.eos").unlink()
+    assert heddle(*asked, "--out", str(tmp_path / "none" / "plan.json")).code == 2
+    assert not [*(tmp_path / "text").iterdir()]
+    assert heddle(*asked, "--out", str(out)).code == 0
+    assert out.read_text() != "before"

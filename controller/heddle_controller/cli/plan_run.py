@@ -121,25 +121,35 @@ def _neighbours(fabric: Fabric, node: str) -> list[str]:
     return [structure.nodes.ids[row] for row in structure.neighbours(structure.index[node])]
 
 
-def write_texts(texts: Mapping[str, str], folder: Path) -> list[str]:
-    """Write SWITCH.eos for each switch, and its changes to SWITCH.eos.diff.
-
-    The differences are to the file that existed before, and empty if there are none. Returns the
-    switches whose text has changed.
+def _differences(texts: Mapping[str, str], folder: Path) -> dict[Path, str]:
+    """Return what each text changes in its file in a folder, which is made if need be.
 
     Raises:
-        InputError: A file cannot be read or written.
+        InputError: The folder cannot be made, or a file cannot be read.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise refuse(str(folder), "", f"cannot be made: {error.strerror or error}") from error
-    changed = []
+    found = {}
     for switch, text in texts.items():
         path = folder / f"{quote(switch, safe='')}.eos"
         before = read_text(path, "text for a switch") if path.exists() else ""
         lines = before.splitlines(keepends=True), text.splitlines(keepends=True)
-        told = "".join(unified_diff(*lines, f"{path.name}, before", path.name))
+        found[path] = "".join(unified_diff(*lines, f"{path.name}, before", path.name))
+    return found
+
+
+def _write_texts(texts: Mapping[str, str], differences: Mapping[Path, str]) -> list[str]:
+    """Write SWITCH.eos for each switch, and its differences from before to SWITCH.eos.diff.
+
+    Returns the switches whose text has changed.
+
+    Raises:
+        InputError: A file cannot be written.
+    """
+    changed = []
+    for (switch, text), (path, told) in zip(texts.items(), differences.items(), strict=True):
         write_content(path.with_name(f"{path.name}.diff"), told.encode())
         write_content(path, text.encode())
         if told:
@@ -284,13 +294,16 @@ def _run(request: PlanRequest, tell: Tell, note: Tell) -> CheckedPlan:
     verify_plan(plan)
     changed = len(changed_flows(previous, plan)) if previous else 0
     timing["verify_seconds"] = time.perf_counter() - start
+    # All that may be refused comes before the first file is written.
+    texts = eos_texts(plan, str(request.fabric)) if request.eos else {}
+    differences = _differences(texts, request.eos) if request.eos else {}
     if request.out:
         tell(f"writing {request.out}")
         timing["write_seconds"] = save_plan(plan, request.out, timing=timing, changed=changed)
     rewritten = None
     if request.eos:
         tell(f"writing text for switches to {request.eos}")
-        rewritten = write_texts(eos_texts(plan, str(request.fabric)), request.eos)
+        rewritten = _write_texts(texts, differences)
     return CheckedPlan(plan, changed, timing, rewritten)
 
 

@@ -9,6 +9,7 @@ import click
 import numpy as np
 
 from heddle_controller.model.demand import resolve
+from heddle_controller.model.errors import refuse
 from heddle_controller.model.files.fabric_file import load_fabric_file
 from heddle_controller.model.files.flows_file import load_demands
 from heddle_controller.model.files.port_paths_file import save_port_paths
@@ -54,6 +55,10 @@ def ports(fabric: Path, flows: Path, probes: int, seed: int, out: Path) -> None:
     ecmp.
     """
     loaded = load_fabric_file(fabric)
+    if len(programmed := loaded.structure.programmed):
+        switch = loaded.structure.nodes.ids[int(programmed[0])]
+        reason = 'does not hash: give each switch "forwarding": "ecmp"'
+        raise refuse(str(fabric), f"switch {switch!r}", reason)
     wanted = resolve(load_demands(flows, note=partial(echo, err=True)), loaded, origin=str(flows))
     tried = FIRST_SOURCE_PORT + np.arange(probes)
     known = probed(loaded, wanted, Switches(loaded, seed), np.tile(tried, (len(wanted), 1)))

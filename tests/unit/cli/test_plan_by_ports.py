@@ -98,6 +98,34 @@ FAULTS: dict[str, Callable[[Any], Any]] = {
 }
 
 
+def test_ports_of_two_records_of_one_pair_are_told_apart(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Records of the same two NICs add up. Their ports must differ."""
+    document = json.loads((folder / "ports.json").read_text())
+    pair = next(pair for pair in document["pairs"] if len(pair["paths"]) > 1)
+    second = pair | {"paths": pair["paths"][1:]}
+    pair["paths"] = pair["paths"][:1]
+    document["pairs"].append(second)
+    (folder / "ports.json").write_text(json.dumps(document))
+    assert planned(folder) == 0
+    second["paths"][0]["ports"] = pair["paths"][0]["ports"]
+    (folder / "ports.json").write_text(json.dumps(document))
+    assert planned(folder) == 2
+    assert "a port is there twice" in capsys.readouterr().err
+
+
+def test_ports_of_programmed_switches_are_not_probed(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A plan by ports would refuse the fabric. The error names a switch and the cure."""
+    save_fabric_file(clos(leaves=4, spines=4, nics_per_leaf=4), folder / "fabric.json")
+    words = [f"--{name}={folder / file}" for name, file in FILES.items()]
+    assert run_command_line(["ports", *words, f"--out={folder / 'other.json'}"]) == 2
+    assert "switch 'l0': does not hash: give each switch" in capsys.readouterr().err
+    assert not (folder / "other.json").exists()
+
+
 @pytest.mark.parametrize("reason", FAULTS)
 def test_a_faulty_file_is_refused(
     folder: Path, capsys: pytest.CaptureFixture[str], reason: str

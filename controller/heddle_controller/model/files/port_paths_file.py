@@ -18,6 +18,7 @@ be there. If the path remains ambiguous, its ports are ignored.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import chain, pairwise
 from pathlib import Path
@@ -101,6 +102,7 @@ class _Rows:
         self._nodes: list[list[int]] = []
         self._keys: list[list[str]] = []
         self._ports: list[list[int]] = []
+        self._seen = defaultdict[tuple[int, ...], set[int]](set)
 
     def take(self, pair: object) -> None:
         """Add the paths between two NICs.
@@ -111,7 +113,7 @@ class _Rows:
         if not isinstance(pair, dict) or not isinstance(pair.get("paths"), list):
             raise _Fault(f"is {short(pair)}; give source, destination and paths")
         ends = [self._nic(name, pair.get(name)) for name in ("source", "destination")]
-        seen: set[int] = set()
+        seen = self._seen[tuple(ends)]
         for path in pair["paths"]:
             if not isinstance(path, dict):
                 raise _Fault(f"a path is {short(path)}; {_FORM}")

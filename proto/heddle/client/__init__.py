@@ -6,6 +6,7 @@
 from heddle.client.credentials import Credentials, CredentialsError
 from heddle.client.errors import (
     AlreadyExists,
+    Closed,
     Conflict,
     Degraded,
     HeddleError,
@@ -29,6 +30,7 @@ __all__ = [
     "AlreadyExists",
     "AsyncClient",
     "Client",
+    "Closed",
     "Conflict",
     "Credentials",
     "CredentialsError",

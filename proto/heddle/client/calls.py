@@ -19,7 +19,14 @@ import grpc
 from google.protobuf.message import Message
 
 from heddle.client.credentials import SOCKET, Credentials
-from heddle.client.errors import HeddleError, TimedOut, Unavailable, Unreachable, error_of
+from heddle.client.errors import (
+    Closed,
+    HeddleError,
+    TimedOut,
+    Unavailable,
+    Unreachable,
+    error_of,
+)
 from heddle.client.wire import Wire
 from heddle.freshness import AGE, STALE
 from heddle.text import split_address
@@ -64,6 +71,8 @@ class Calls:
     """Index of the address that answered last."""
     reached: bool = False
     """Whether any controller has answered a call."""
+    closed: bool = False
+    """Whether the client was closed: it makes no more calls."""
     _channels: dict[int, Any] = field(default_factory=dict)
     _metadata: tuple[tuple[str, str], ...] | None = None
 
@@ -85,12 +94,19 @@ class Calls:
 
     async def close(self) -> None:
         """End all calls and close the channels."""
-        for channel in self._channels.values():
+        self.closed = True
+        while self._channels:
+            _, channel = self._channels.popitem()
             await self.wire.close(channel)
-        self._channels.clear()
 
     def channel(self, row: int) -> Any:  # noqa: ANN401 - gRPC's
-        """Return the channel to an address, given its index."""
+        """Return the channel to an address, given its index.
+
+        Raises:
+            Closed: The client was closed.
+        """
+        if self.closed:
+            raise closed()
         if row not in self._channels:
             credentials = self.credentials.of_channel()
             self._channels[row] = self.wire.open(self.addresses[row], credentials)
@@ -141,6 +157,8 @@ class Search:
 
     def failed(self, error: grpc.RpcError) -> HeddleError:
         """Return the exception for a failed attempt at the current address."""
+        if self._calls.closed:
+            return closed()
         call: Any = error
         self._calls.tell_age(call.trailing_metadata())
         failed = error_of(call, self._calls.addresses[self._row])
@@ -249,6 +267,11 @@ def with_request_id(message: Message) -> Message:
     named.CopyFrom(message)
     setattr(named, "request_id", uuid.uuid4().hex)  # noqa: B010 - as above
     return named
+
+
+def closed() -> Closed:
+    """Return the exception for calls of a client that was closed."""
+    return Closed("the client is closed", code=grpc.StatusCode.CANCELLED)
 
 
 def timed_out(what: str, calls: Calls) -> TimedOut:

@@ -68,6 +68,10 @@ class TimedOut(HeddleError):
     """The call did not finish in the given time."""
 
 
+class Closed(HeddleError):
+    """The client was closed before or during the call."""
+
+
 class Unavailable(HeddleError):
     """A controller answered that it cannot do this now, for example because its store is away."""
 

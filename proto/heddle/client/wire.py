@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Coroutine, Generator
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Coroutine, Generator, Iterator
+from contextlib import aclosing, contextmanager
 from typing import Any, Protocol, TypeVar
 
 import grpc
@@ -84,7 +84,8 @@ class AsyncioWire:
     ) -> tuple[Message, Any]:
         """Implement ``Wire.unary``."""
         call = method(request, timeout=timeout, metadata=metadata)
-        return await call, await call.trailing_metadata()
+        with _cancelled_by_task():
+            return await call, await call.trailing_metadata()
 
     async def stream(
         self,
@@ -96,8 +97,9 @@ class AsyncioWire:
         """Implement ``Wire.stream``."""
         call = method(request, timeout=timeout, metadata=metadata)
         try:
-            async for answer in call:
-                yield answer
+            with _cancelled_by_task():
+                async for answer in call:
+                    yield answer
         finally:
             call.cancel()
 
@@ -108,6 +110,22 @@ class AsyncioWire:
     async def close(self, channel: grpc.aio.Channel) -> None:
         """Implement ``Wire.close``."""
         await channel.close()
+
+
+@contextmanager
+def _cancelled_by_task() -> Iterator[None]:
+    """Turn the cancellation of a call into an error, unless the task itself is cancelled.
+
+    gRPC ends the calls of a channel that is closed as if their tasks were cancelled.
+    """
+    try:
+        yield
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        none = grpc.aio.Metadata()
+        raise grpc.aio.AioRpcError(grpc.StatusCode.CANCELLED, none, none) from None
 
 
 class BlockingWire:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -10,9 +11,11 @@ import grpc
 import pytest
 from google.protobuf.message import Message
 
-from heddle.client import HeddleError
+from heddle.client import AsyncClient, Closed, HeddleError
+from heddle.client import Client as BlockingClient
 from heddle.v1 import placement_pb2, plan_pb2
 from heddle_emulator.client import Client
+from tests.support.waiting import PATIENCE
 
 SECONDS = 240.0
 LONG = 10 * SECONDS
@@ -59,17 +62,64 @@ class Watched:
 
 
 @asynccontextmanager
-async def served(*handlers: grpc.GenericRpcHandler) -> AsyncIterator[Client]:
-    """Run a server with these handlers and yield a client of it."""
+async def listening(*handlers: grpc.GenericRpcHandler) -> AsyncIterator[str]:
+    """Run a server with these handlers and yield its address."""
     server = grpc.aio.server()
     server.add_generic_rpc_handlers(handlers)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     try:
-        async with Client(f"127.0.0.1:{port}", "fabrics/f") as client:
-            yield client
+        yield f"127.0.0.1:{port}"
     finally:
         await server.stop(None)
+
+
+@asynccontextmanager
+async def served(*handlers: grpc.GenericRpcHandler) -> AsyncIterator[Client]:
+    """Run a server with these handlers and yield a client of it."""
+    async with listening(*handlers) as address, Client(address, "fabrics/f") as client:
+        yield client
+
+
+async def test_closing_a_client_ends_its_watches() -> None:
+    """A watch in another task fails with ``Closed``, the server learns it, and so do later calls.
+
+    The task does not look as if somebody had cancelled it.
+    """
+    watched, heard = Watched(), asyncio.Event()
+
+    async def listen(client: AsyncClient) -> None:
+        async for _ in client.watch_plans():
+            heard.set()
+
+    async with listening(watched.handler("PlanService", "WatchPlan", _plan)) as address:
+        client = AsyncClient(address, fabric="f")
+        task = asyncio.create_task(listen(client))
+        await asyncio.wait_for(heard.wait(), PATIENCE)
+        await client.close()
+        with pytest.raises(Closed):
+            await asyncio.wait_for(task, PATIENCE)
+        await asyncio.wait_for(watched.left.wait(), PATIENCE)
+        with pytest.raises(Closed):
+            await client.list_jobs()
+
+
+async def test_closing_a_client_ends_its_watches_in_other_threads() -> None:
+    """A watch of the blocking client fails with ``Closed``, and does not connect again."""
+    watched, heard = Watched(), threading.Event()
+
+    def listen(client: BlockingClient) -> None:
+        for _ in client.watch_plans():
+            heard.set()
+
+    async with listening(watched.handler("PlanService", "WatchPlan", _plan)) as address:
+        client = BlockingClient(address, fabric="f")
+        task = asyncio.create_task(asyncio.to_thread(listen, client))
+        assert await asyncio.to_thread(heard.wait, PATIENCE)
+        await asyncio.to_thread(client.close)
+        with pytest.raises(Closed):
+            await asyncio.wait_for(task, PATIENCE)
+        await asyncio.wait_for(watched.left.wait(), PATIENCE)
 
 
 @pytest.mark.parametrize("wanted", ["programmed", "committed", "jobs"])

@@ -150,6 +150,23 @@ async def test_who_would_suffer_is_told_and_nothing_is_changed(tmp_path: Path) -
             assert "heddle undrain l0\n" in warned.out
 
 
+async def test_hosts_and_nics_are_not_drained_and_the_error_says_what_to_do(tmp_path: Path) -> None:
+    """A host is freed by moving its jobs, and a NIC by draining its link."""
+    async with controlling(tmp_path) as controller:
+        await given(tmp_path, controller, HEADER)
+        nodes = FABRIC.structure.nodes
+        row = int(np.flatnonzero(nodes.host >= 0)[0])
+        for name, cure in (
+            (FABRIC.structure.host_names[nodes.host[row]], "heddle job replace"),
+            (nodes.ids[row], "name its link, as NIC,LEAF"),
+            ("nobody", "see heddle fabric show --links"),
+        ):
+            done = await controller.does("drain", name)
+            assert done.code == 2
+            assert f"'{name}' is" in done.err
+            assert cure in done.err
+
+
 async def test_it_is_not_safe_while_a_switch_holds_what_no_plan_wants(tmp_path: Path) -> None:
     """The command waits until the last switch holds the new plan, and names that switch."""
     async with controlling(tmp_path) as controller:

@@ -216,8 +216,13 @@ def _switch(fabric: Fabric, name: str, field: str) -> int:
     """Return the row of a switch; raises ``InputError`` if it is no switch of the fabric."""
     node = fabric.structure.index.get(name, -1)
     if node == -1 or fabric.structure.nodes.kind[node] == NodeKind.NIC:
-        reason = f"{name!r} is not a switch of the fabric: see heddle fabric show --links"
-        raise refuse("request", field, reason)
+        if node != -1:
+            cure = "is a NIC, not a switch: name its link, as NIC,LEAF"
+        elif name in fabric.structure.host_names:
+            cure = "is a host, not a switch: heddle job replace moves a job to another host"
+        else:
+            cure = "is not a switch of the fabric: see heddle fabric show --links"
+        raise refuse("request", field, f"{name!r} {cure}")
     return node
 
 

@@ -178,8 +178,10 @@ def cycles_of(
     script = writer.script()
     ends = play(fabric, script, carried, setting).ends()
     edges = np.array([0.0, *(ends[_end(one)] for one in placed)])
+    if not np.isfinite(edges).all():
+        return []
     seconds = np.diff(edges)
-    if not (len(seconds) and seconds.min() > 0 and np.isfinite(edges).all()):
+    if not (len(seconds) and seconds.min() > 0):
         return []
     arcs = 2 * fabric.link_count
     timeline = Timeline(max(seconds.min() / STEPS, edges[-1] * arcs / MOST_SAMPLES))

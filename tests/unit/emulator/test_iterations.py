@@ -384,6 +384,29 @@ def test_jobs_that_part_by_themselves_are_not_slowed_by_turns(
     assert sum(before["seconds"] / after["seconds"] for before, after in pairs) >= 2.0
 
 
+def test_jobs_that_never_end_have_no_turns(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """If the only spine is cut off, no iteration of either job ends, and nothing warns."""
+    save_fabric_file(
+        clos(leaves=2, spines=1, nics_per_leaf=2, nics_per_host=1), tmp_path / "fabric.json"
+    )
+    (tmp_path / "jobs.yaml").write_text(
+        "".join(
+            f"- job: {name}\n  hosts: [l0-h{host}, l1-h{host}]\n  gpus_per_host: 1\n"
+            "  compute_seconds: 0.1\n  collectives:\n"
+            "  - {operation: all_reduce, group: world, bytes: 1GB}\n"
+            for host, name in enumerate("ab")
+        )
+    )
+    words = ["iterate", "--jobs", str(tmp_path / "jobs.yaml"), "--turns", "--down", "l0,s0"]
+    words += ["--fabric", str(tmp_path / "fabric.json"), "--strategies", "ideal", "--json"]
+    assert run_command_line(words) == 0
+    told = json.loads(capfd.readouterr().out)
+    assert [job["seconds"] for job in told["strategies"]["ideal, turns"]] == [None, None]
+    assert told["turns"] == {}
+
+
 def test_jobs_that_never_meet_have_no_turns(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

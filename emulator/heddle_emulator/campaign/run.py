@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import IO, Self
 
 from heddle.client import HeddleError
-from heddle_controller.model.errors import refuse
+from heddle_controller.model.errors import InputError, refuse
 from heddle_emulator.campaign.campaign import Campaign
 from heddle_emulator.campaign.results import Result, begun, read_result
 from heddle_emulator.campaign.trials import Trial
@@ -144,19 +144,24 @@ class Journal:
 
         Raises:
             InputError: there is a journal without ``resume``, or it is another campaign's or
-                unreadable.
+                unreadable; or the journal cannot be written.
         """
         self.path = folder / NAME
         self.results: dict[int, Result] = {}
         head = {"campaign": campaign.name, "fingerprint": campaign.fingerprint()}
-        if self.path.exists() and self.path.stat().st_size:
-            if not resume:
-                raise refuse(str(self.path), "", "is there already; resume it, or give --out DIR")
-            self._read(head)
-        else:
-            folder.mkdir(parents=True, exist_ok=True)
-            self.path.write_text(f"{json.dumps(head)}\n", encoding="utf-8")
-        self._file: IO[str] = self.path.open("a", encoding="utf-8")
+        try:
+            if self.path.exists() and self.path.stat().st_size:
+                if not resume:
+                    reason = "is there already; resume it, or give --out DIR"
+                    raise refuse(str(self.path), "", reason)
+                self._read(head)
+            else:
+                folder.mkdir(parents=True, exist_ok=True)
+                self.path.write_text(f"{json.dumps(head)}\n", encoding="utf-8")
+            self._file: IO[str] = self.path.open("a", encoding="utf-8")
+        except OSError as error:
+            reason = f"cannot be written: {error.strerror or error}"
+            raise refuse(str(self.path), "", reason) from error
 
     def __enter__(self) -> Self:
         return self
@@ -184,6 +189,8 @@ class Journal:
                 else:
                     result = read_result(record)
                     self.results[result.number] = result
+            except InputError:
+                raise
             except (ValueError, TypeError, KeyError, AttributeError) as error:
                 cure = f"is not what a campaign writes ({error}); give another --out"
                 raise refuse(str(self.path), f"line {number}", cure) from error

@@ -34,6 +34,20 @@ def test_a_campaign_goes_on_where_it_was(tmp_path: Path) -> None:
     assert told == [(done, 12) for done in range(5, 13)]
 
 
+def test_a_folder_that_no_journal_can_be_in_is_refused(tmp_path: Path) -> None:
+    """One line names the file and says what is wrong, be it a file or another campaign's folder."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match=f"file/{NAME}: cannot be written: File exists$"):
+        Journal(tmp_path / "file", small(), resume=False)
+    with Journal(tmp_path, small(), resume=False):
+        pass
+    other = small(drawing=Drawing(seed=1))
+    told = f"{NAME}: line 1: is of another fabric, other flows or another drawing; give another"
+    with pytest.raises(InputError, match=told) as refused:
+        Journal(tmp_path, other, resume=True)
+    assert str(refused.value).count("give another") == 1
+
+
 def test_a_torn_last_line_is_played_again(tmp_path: Path) -> None:
     """A crash in the middle of a line costs that trial and no other."""
     with Journal(tmp_path, small(), resume=False) as journal:

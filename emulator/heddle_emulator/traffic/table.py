@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import csv
+import io
+import math
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -121,32 +125,21 @@ def save_flows(fabric: Fabric, flows: Flows, path: Path) -> None:
     """
     ids = fabric.structure.nodes.ids
     phases = (*flows.phase_names, "")  # ANY_PHASE is -1: the last
-    columns = zip(
-        flows.ids,
-        flows.source.tolist(),
-        flows.destination.tolist(),
-        flows.gbps.tolist(),
-        flows.job.tolist(),
-        flows.phase.tolist(),
-        flows.qps.tolist(),
-        flows.traffic_class.tolist(),
-        _sizes(flows),
-        strict=True,
-    )
-    told = ",bytes" if np.isfinite(flows.bytes).any() else ""
-    lines = [f"flow,src,dst,gbps,job,phase,qps,class{told}\n"]
-    lines += [
-        f"{flow},{ids[a]},{ids[b]},{gbps!r},{flows.job_names[job]},{phases[phase]},{qps},"
-        f"{TrafficClass(kind).name.lower()}{size}\n"
-        for flow, a, b, gbps, job, phase, qps, kind, size in columns
-    ]
-    write_content(path, "".join(lines).encode())
-
-
-def _sizes(flows: Flows) -> list[str]:
-    """Return the last field of each line; empty if no flow has bytes."""
-    known = np.isfinite(flows.bytes)
-    if not known.any():
-        return [""] * len(flows)
-    sizes = zip(flows.bytes.tolist(), known.tolist(), strict=True)
-    return [f",{size!r}" if told else "," for size, told in sizes]
+    classes = {int(kind): kind.name.lower() for kind in TrafficClass}
+    columns: dict[str, Iterable[object]] = {
+        "flow": flows.ids,
+        "src": map(ids.__getitem__, flows.source.tolist()),
+        "dst": map(ids.__getitem__, flows.destination.tolist()),
+        "gbps": flows.gbps.tolist(),
+        "job": map(flows.job_names.__getitem__, flows.job.tolist()),
+        "phase": map(phases.__getitem__, flows.phase.tolist()),
+        "qps": flows.qps.tolist(),
+        "class": map(classes.__getitem__, flows.traffic_class.tolist()),
+    }
+    if np.isfinite(flows.bytes).any():
+        columns["bytes"] = (size if math.isfinite(size) else "" for size in flows.bytes.tolist())
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(zip(*columns.values(), strict=True))
+    write_content(path, text.getvalue().encode())

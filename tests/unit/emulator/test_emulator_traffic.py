@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from heddle_controller.model.demand import resolve
 from heddle_controller.model.errors import InputError
 from heddle_controller.model.fabric import NodeKind
+from heddle_controller.model.files.fabric_file import fabric_document, parse_fabric
 from heddle_controller.model.files.flows_file import load_demands, load_transfers
 from heddle_emulator.topology import clos
 from heddle_emulator.traffic import PATTERNS, flows_between, save_flows
@@ -112,6 +114,18 @@ def test_groups_are_of_incasts_alone() -> None:
     ):
         with pytest.raises(InputError, match=word):
             flows_between(FABRIC, pattern, fan_in=fan_in)
+
+
+def test_names_with_commas_and_quotes_are_read_back(tmp_path: Path) -> None:
+    """NICs may be called what CSV must quote."""
+    text = json.dumps(fabric_document(FABRIC)).replace("l0-h0-n0", 'l0,\\"h0')
+    fabric = parse_fabric(json.loads(text), "fabric")
+    flows = flows_between(fabric, "shift")
+    save_flows(fabric, flows, tmp_path / "flows.csv")
+    read = resolve(load_demands(tmp_path / "flows.csv"), fabric, origin="flows")
+    assert 'l0,"h0' in fabric.structure.index
+    assert read.source.tolist() == flows.source.tolist()
+    assert read.destination.tolist() == flows.destination.tolist()
 
 
 def test_bytes_are_written_and_read(tmp_path: Path) -> None:

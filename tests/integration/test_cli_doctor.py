@@ -75,6 +75,8 @@ async def test_a_slow_job_is_traced_to_its_link_and_who_shares_it(tmp_path: Path
             (moved, *_) = about(after, "event")
             assert "an operator has s1 drained" in moved["text"]
             assert "heddle undrain s1" in moved["cure"]
+            of_s1 = [one for one in about(after, "event") if "undrain s1" in one.get("cure", "")]
+            assert len(of_s1) == 1, "a switch is told once, not once for each of its links"
 
             told = await controller.does("doctor", "job", "red")
             assert ["expected", "100", "of", "400", "Gbit/s"] in told.lines

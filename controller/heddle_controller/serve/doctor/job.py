@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 
@@ -379,18 +380,28 @@ def _events(case: JobCase, at: _At) -> Iterator[pb.Finding]:
     if structure is record.fabric.structure:
         ways = shortest_links(structure, int(plan.flows.source[at.flow]), _destination(at))
         states = record.fabric.effective[ways]
-        out = [
-            (link, state)
-            for link, state in zip(ways.tolist(), states.tolist(), strict=True)
-            if state != State.UP or link in case.seen.down
-        ]
-        for link, state in out[:TOLD]:
-            yield _out_of_service(case, link, State(state))
+        out: dict[object, tuple[int, State]] = {}  # by switch, if an operator took that out
+        for link, state in zip(ways.tolist(), map(State, states.tolist()), strict=True):
+            if state != State.UP or link in case.seen.down:
+                switch = _switch_out(case, link, state)
+                out.setdefault(link if switch is None else ("switch", switch), (link, state))
+        for link, state in islice(out.values(), TOLD):
+            yield _out_of_service(case, link, state)
     facts = case.committed.facts
     when = common.time_text(common.time_to_pb(facts.commit_time))
     text = f"Plan {case.committed.generation} was committed at {when}; it moved "
     moved = counted(facts.changed_count, "flow")
     yield found(pb.SEVERITY_INFO, "event", f"{text}{moved}.", "")
+
+
+def _switch_out(case: JobCase, link: int, state: State) -> int | None:
+    """Return the row of the switch that an operator took out of service, and the link with it."""
+    fabric = case.record.fabric
+    links = fabric.structure.links
+    if link in case.seen.down or fabric.link_state[link] == state:
+        return None
+    ends = (int(links.a[link]), int(links.b[link]))
+    return next((one for one in ends if fabric.node_state[one] == state), None)
 
 
 def _out_of_service(case: JobCase, link: int, state: State) -> pb.Finding:
@@ -404,8 +415,8 @@ def _out_of_service(case: JobCase, link: int, state: State) -> pb.Finding:
         seen = case.seen.since.get(link, 0.0)
         text, cure = f"agents say that it is down{since(seen)}", "See to its cable and optics"
     else:
-        node = next((one for one in (a, b) if fabric.node_state[one] == state), None)
-        of = ids[node] if node is not None and fabric.link_state[link] != state else named
+        node = _switch_out(case, link, state)
+        of = named if node is None else ids[node]
         word = state.name.lower()
         changed = float(case.record.state_time[link]) if of == named else 0.0
         text = f"an operator has {of} {word}{since(changed)}"

@@ -101,6 +101,8 @@ def _sentence(evidence: CampaignEvidence) -> str:
     trials = words.count(evidence.played, "trial")
     if evidence.played < evidence.asked:
         return f"Only {trials} of {evidence.asked:,} played, {evidence.bad:,} of them bad"
+    if evidence.bad == evidence.played > 0:
+        return f"All {trials} bad" if evidence.bad > 1 else f"{trials} bad"
     if evidence.bad:
         return f"{evidence.bad:,} of {trials} bad; the others {evidence.good_means}"
     return f"{trials if evidence.played == 1 else f'All {trials}'} {evidence.good_means}"

@@ -49,6 +49,7 @@ def test_a_campaign_tells_its_spread_and_its_worst() -> None:
     [
         ({"played": 3}, "Only 3 trials of 4 played, 0 of them bad"),
         ({"bad": 1}, "1 of 4 trials bad; the others left no flow stranded"),
+        ({"bad": 4}, "All 4 trials bad"),
         ({"played": 0, "spreads": (), "trials": ()}, "Only 0 trials of 4 played"),
     ],
 )

@@ -15,8 +15,7 @@ from heddle_controller.model.fabric import NodeKind
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import Paths, join_paths, no_paths, phased_loads
 from heddle_controller.solve.assignment import Assignment, merged_chunks
-from heddle_controller.solve.bounds.bound import Bound, in_whole_qps
-from heddle_controller.solve.bounds.cuts import cut_bound
+from heddle_controller.solve.bounds.cuts import Bound, cut_bound, in_whole_qps
 from heddle_controller.solve.bounds.prices import price_bounds, unrestricted_bounds, widen
 from heddle_controller.solve.bounds.relaxation import FRESH, Descent, Relaxation
 from heddle_controller.solve.candidates import Candidates

@@ -21,7 +21,7 @@ from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import IDLE, Paths, Plan, arc_loads, join_paths
 from heddle_controller.solve.assignment import concatenated, with_nics
-from heddle_controller.solve.bounds.bound import Bound, certify
+from heddle_controller.solve.bounds.cuts import Bound, certify
 from heddle_controller.solve.candidates import Candidates
 from heddle_controller.solve.network import Network
 from heddle_controller.solve.nic_ports import PortsRepairer, plan_with_ports, ports_repairer_of

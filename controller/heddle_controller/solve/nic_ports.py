@@ -31,8 +31,7 @@ from heddle_controller.model.plan import NicPorts, Paths, Plan, arc_loads, join_
 from heddle_controller.model.port_paths import PortPaths, no_port_paths, padded
 from heddle_controller.solve.assignment import exported_paths
 from heddle_controller.solve.attempt import PlanningProblem, by_wish
-from heddle_controller.solve.bounds.bound import certify, scaled
-from heddle_controller.solve.bounds.cuts import cut_bound
+from heddle_controller.solve.bounds.cuts import certify, cut_bound, scaled
 from heddle_controller.solve.fairness.balance import even
 from heddle_controller.solve.known_ways import KnownWays
 from heddle_controller.solve.network import Network, attached

@@ -41,8 +41,7 @@ from heddle_controller.solve.attempt import (
     nearer_bounds,
     to_bounds,
 )
-from heddle_controller.solve.bounds.bound import Bound, certify, scaled
-from heddle_controller.solve.bounds.cuts import cut_bound
+from heddle_controller.solve.bounds.cuts import Bound, certify, cut_bound, scaled
 from heddle_controller.solve.bounds.relaxation import power_of_two
 from heddle_controller.solve.candidates import Candidates
 from heddle_controller.solve.colouring.planes import Planes

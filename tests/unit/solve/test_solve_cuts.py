@@ -8,8 +8,7 @@ import pytest
 from heddle_controller.model.fabric import Fabric, NodeKind, State
 from heddle_controller.model.flows import Flows
 from heddle_controller.solve import solve
-from heddle_controller.solve.bounds.bound import Bound
-from heddle_controller.solve.bounds.cuts import cut_bound
+from heddle_controller.solve.bounds.cuts import Bound, cut_bound
 from heddle_controller.solve.network import Network
 from heddle_emulator.topology import clos, dual_tor, random_regular, three_tier
 from tests.support.exact import Exact

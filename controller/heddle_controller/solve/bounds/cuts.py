@@ -8,24 +8,142 @@ and the bound is rounded up to the next step that the arcs can hold together.
 The sets are every NIC, every switch with its NICs, all switches that NICs with several links join
 together with these NICs, every zone, and the complements of all these (traffic inwards). The bounds
 have a closed form, and are exact for healthy fabrics.
+
+What the NICs of a leaf send to other leaves goes up from that leaf, or over other links that these
+NICs have to other leaves. A cut around the leaf and all its NICs proves too little, because it
+counts the links of NICs whose flows stay below the leaf. No path leads through a NIC, so the cut
+may go around the leaf and only those NICs that send more than their other links carry. The same
+holds for traffic that they receive.
+
+A ``Bound`` holds for every assignment of the same flows, whoever proved it. A certificate compares
+a plan with it, tier by tier.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
-from heddle_controller.model.arrays import NONE, Bools, Floats, Ints
-from heddle_controller.model.fabric import NodeKind
+from heddle_controller.model.arrays import NONE, Bools, Floats, Ints, distinct_floats, ranges
+from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.graphs import joined_parts
-from heddle_controller.model.plan import phased_loads
-from heddle_controller.solve.bounds.bound import Bound, in_whole_qps
-from heddle_controller.solve.bounds.shared_leaves import with_shared_leaves
+from heddle_controller.model.plan import Certificate, TierCertificate, phased_loads, utilization
 from heddle_controller.solve.network import Network
 from heddle_controller.solve.phases import copied, loads_of_job
+
+EXACT = 1e-9
+"""Relative error within which a rate counts as a whole multiple of another."""
+DOUBT = 1e-6
+"""Part of a step by which rounding errors may have raised a bound, which is a sum of many terms."""
+MOST_DIVISIONS = 64
+"""Most divisions in the search for a common measure, and largest ratio of the least rate to it."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Bound:
+    """A lower bound on the worst utilisation of every assignment of the same flows."""
+
+    tiers: Floats
+    """Lower bound on the worst utilisation of each tier, shape (tiers,)."""
+    overall: float
+    """Lower bound on the worst utilisation of any arc."""
+    proof: str
+    """Kind of proof, "cut" or "lp"."""
+    arcs: Floats | None = None
+    """Utilisation that each arc need not go below: the bound of the switches and zones that it
+    leaves or enters, shape (arcs + 1,), infinite for the padding. A tier's bound is that of its
+    worst place, and a switch with one link left must not excuse collisions at other switches. None
+    where not computed."""
+    beside: Floats | None = None
+    """Least worst utilisation of each tier in plans without an arc above ``overall``, where that is
+    more than ``tiers``; None where not computed. It proves nothing of a tier alone, since a plan
+    may relieve one tier by filling another beyond ``overall``."""
+
+    @property
+    def aims(self) -> Floats:
+        """Utilisation that each tier may be brought down to, shape (tiers,)."""
+        return self.tiers if self.beside is None else np.maximum(self.tiers, self.beside)
+
+
+def in_whole_qps(network: Network, flows: Flows, routed: Bools, bound: Bound) -> Bound:
+    """Return the bound, raised to the next load that whole QPs can put on an arc.
+
+    If the rates of all QPs are multiples of one rate, so is every load, which is the sum over jobs
+    of each job's worst phase. Where arcs have different speeds, the smallest such load that is not
+    below the bound counts. ``routed`` marks the flows that count, shape (flows,).
+    """
+    step = common_measure(flows.gbps[routed] / flows.qps[routed])
+    if not step:
+        return bound
+    structure = network.fabric.structure
+    speed, tier = structure.capacity[network.usable], structure.tier_of_arc[network.usable]
+    speeds = distinct_floats(speed)
+    tiers = bound.tiers.copy()
+    for row in np.flatnonzero(tiers > 0).tolist():
+        some = speeds if len(speeds) == 1 else distinct_floats(speed[tier == row])
+        tiers[row] = _raised(float(tiers[row]), step / some)
+    overall = max(_raised(bound.overall, step / speeds), float(tiers.max(initial=0.0)))
+    return replace(bound, tiers=tiers, overall=overall)
+
+
+def _raised(least: float, steps: Floats) -> float:
+    """Return the least multiple of any of ``steps`` that is not below ``least``."""
+    if not len(steps):
+        return least
+    return max(least, float((np.ceil(least / steps - DOUBT) * steps).min()))
+
+
+def common_measure(rates: Floats) -> float:
+    """Return the greatest rate that divides all rates evenly (Euclid); 0 if none is found."""
+    rates = distinct_floats(rates)
+    if not len(rates):
+        return 0.0
+    measure = float(rates[0])
+    for rate in rates.tolist():
+        rest, divisor = rate, measure
+        for _ in range(MOST_DIVISIONS):
+            if divisor <= EXACT * rate * MOST_DIVISIONS:
+                break
+            rest, divisor = divisor, abs(rest - round(rest / divisor) * divisor)
+        measure = rest
+        if measure * MOST_DIVISIONS < rates[0]:
+            return 0.0
+    times = rates / measure
+    return measure if (np.abs(times - np.round(times)) <= EXACT * times).all() else 0.0
+
+
+def certify(fabric: Fabric, loads: Floats, bound: Bound) -> Certificate:
+    """Return the certificate of loads (Gbit/s by arc) against a proven bound."""
+    return certify_worst(fabric, fabric.structure.worst_by_tier(utilization(fabric, loads)), bound)
+
+
+def certify_worst(fabric: Fabric, worst: Floats, bound: Bound) -> Certificate:
+    """Return the certificate of the worst utilisation of each tier against a proven bound."""
+    # Both are sums of the same rates in different order. So a bound that is met may be a rounding
+    # error above the value that meets it.
+    tiers = tuple(
+        TierCertificate(name, float(reached), float(min(least, reached)))
+        for name, reached, least in zip(fabric.structure.tiers, worst, bound.tiers, strict=True)
+    )
+    reached = float(worst.max(initial=0.0))
+    proof = bound.proof if reached > 0 else "none"
+    return Certificate(reached, min(bound.overall, reached), proof, tiers)
+
+
+def scaled(certificate: Certificate, unit: float) -> Certificate:
+    """Return the certificate of the same paths with every demand multiplied by ``unit``."""
+    tiers = tuple(
+        replace(
+            tier, max_utilization=tier.max_utilization * unit, lower_bound=tier.lower_bound * unit
+        )
+        for tier in certificate.tiers
+    )
+    worst, least = certificate.max_utilization * unit, certificate.lower_bound * unit
+    return replace(certificate, max_utilization=worst, lower_bound=least, tiers=tiers)
+
 
 _EQUAL_RATES = 1e-9
 """Relative difference up to which rates count as equal."""
@@ -322,3 +440,138 @@ def _by_value(column: Ints) -> dict[int, Ints]:
     """Return the rows of each value except ``NONE``."""
     values = np.unique(column).tolist()
     return {value: np.flatnonzero(column == value) for value in values if value != NONE}
+
+
+_ROUNDS = 8
+"""Most rounds that leave out NICs whose other links are wide enough (Dinkelbach). Few are
+needed."""
+_CLOSE = 1e-9
+
+
+def with_shared_leaves(network: Network, flows: Flows, routed: Bools, bound: Bound) -> Bound:
+    """Return the bound in whole QPs, raised to what shared leaves prove.
+
+    ``routed`` marks the flows that count, shape (flows,). ``arcs`` and ``beside`` of the result
+    also include what the links of leaves to other switches must carry.
+    """
+    ways = [_SharedLeaves.of(network, flows, routed, inwards=inwards) for inwards in (False, True)]
+    least = max(float(way.least().max(initial=0.0)) for way in ways)
+    bound = replace(bound, overall=max(bound.overall, least))
+    bound = in_whole_qps(network, flows, routed, bound)
+    step = common_measure(flows.gbps[routed] / flows.qps[routed])
+    if step:
+        bound = replace(bound, overall=_next_possible(network, ways, bound.overall, step))
+    inner = network.inner[network.usable[network.inner]]
+    upwards = np.zeros(len(inner))
+    for way, leaf in zip(ways, (network.tail, network.head), strict=True):
+        over = way.least_upwards(max(bound.overall, 1.0), step)
+        np.maximum(upwards, over[leaf[inner]], out=upwards)
+    if step:
+        per_step = step * network.per_gbps[inner]
+        upwards = np.ceil(upwards / per_step - DOUBT) * per_step
+    arcs, beside = np.zeros(network.arc_count + 1), bound.tiers.copy()
+    arcs[inner] = upwards
+    np.maximum.at(beside, network.tier[inner], upwards)
+    return replace(
+        bound, beside=beside, arcs=arcs if bound.arcs is None else np.maximum(arcs, bound.arcs)
+    )
+
+
+def _next_possible(network: Network, ways: list[_SharedLeaves], least: float, step: float) -> float:
+    """Return the least worst utilisation, from ``least`` on, at which whole QPs leave every leaf.
+
+    The search stops after some steps, so the result may be too low, but never too high.
+    """
+    steps = step * distinct_floats(network.per_gbps[:-1][network.usable])
+    for _ in range(_ROUNDS):
+        if all((way.least_upwards(least, step) <= least + _CLOSE).all() for way in ways):
+            break
+        least = float(((np.floor(least / steps + DOUBT) + 1) * steps).min())
+    return least
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _SharedLeaves:
+    """The leaves of NICs, and what these NICs send beyond them, or receive (inwards)."""
+
+    leaf: Ints
+    """Leaf of each pair of a leaf and one of its NICs."""
+    wide: Floats
+    """Gbit/s of the NIC's links to other leaves, shape (pairs,)."""
+    up: Floats
+    """Gbit/s of each node's links to other switches, shape (nodes,)."""
+    mixed: Bools
+    """Whether these links are of several tiers, shape (nodes,)."""
+    pair: Ints
+    """Pairs that flows go beyond: one element for each leaf of a flow's NIC that it must leave."""
+    flow: Ints
+    """Flow row of each element of ``pair``."""
+    flows: Flows
+
+    @classmethod
+    def of(cls, network: Network, flows: Flows, routed: Bools, *, inwards: bool) -> _SharedLeaves:
+        """Return the leaves of one fabric. ``routed`` marks the flows that count."""
+        capacity, count = network.fabric.structure.capacity, network.fabric.node_count
+        is_nic = network.level == NodeKind.NIC
+        out = np.flatnonzero(network.usable & is_nic[network.tail])
+        code = network.tail[out] * count + network.head[out]
+        pairs, place = np.unique(code, return_inverse=True)
+        nic, leaf = pairs // count, pairs % count
+        speed = capacity[out ^ 1] if inwards else capacity[out]
+        own = np.bincount(place, speed, len(pairs))
+        wide = np.bincount(nic, own, count)[nic] - own
+        rising = np.flatnonzero(network.usable & ~is_nic[network.tail] & ~is_nic[network.head])
+        below = network.head[rising] if inwards else network.tail[rising]
+        tier, mixed = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.bool_)
+        tier[below] = network.tier[rising]
+        mixed[below[tier[below] != network.tier[rising]]] = True
+        rows = np.flatnonzero(routed)
+        ends = flows.source[rows], flows.destination[rows]
+        here, there = reversed(ends) if inwards else ends
+        first = np.searchsorted(nic, np.arange(count + 1))
+        flow = np.repeat(np.arange(len(rows)), np.diff(first)[here])
+        pair = ranges(first[here], first[here + 1])
+        beyond = ~np.isin(there[flow] * count + leaf[pair], pairs)
+        up = np.bincount(below, capacity[rising], count).astype(np.float64)
+        return cls(leaf, wide, up, mixed, pair[beyond], rows[flow[beyond]], flows)
+
+    def least(self) -> Floats:
+        """Return the lower bound on the worst of the links around each leaf, shape (nodes,)."""
+        sent, count = self._sent(), len(self.up)
+        least = np.zeros(count)
+        for _ in range(_ROUNDS):
+            some = sent > self.wide * least[self.leaf]
+            width = self.up + np.bincount(self.leaf[some], self.wide[some], count)
+            demand = self._demand(some)
+            now = np.divide(demand, width, out=np.zeros(count), where=width > 0)
+            if (now <= least * (1 + _CLOSE)).all():
+                break
+            np.maximum(least, now, out=least)
+        return least
+
+    def least_upwards(self, most: float, step: float) -> Floats:
+        """Return the least that each leaf's links to switches carry, if no link exceeds ``most``.
+
+        It is a utilisation, shape (nodes,), and 0 where these links are of several tiers. ``step``
+        is the common measure of the rates of all QPs; 0 for none.
+        """
+        wide = self.wide * most
+        if step:
+            wide = np.floor(wide / step + DOUBT) * step
+        some, count = self._sent() > wide, len(self.up)
+        over = self._demand(some) - np.bincount(self.leaf[some], wide[some], count)
+        counted = (self.up > 0) & (over > 0) & ~self.mixed
+        return np.divide(over, self.up, out=np.zeros(count), where=counted)
+
+    def _sent(self) -> Floats:
+        """Return what each NIC sends beyond each of its leaves, shape (pairs,)."""
+        return self._summed(self.pair, self.flow, len(self.leaf))
+
+    def _demand(self, some: Bools) -> Floats:
+        """Return what the marked NICs together send beyond each leaf, shape (nodes,)."""
+        counted = some[self.pair]
+        return self._summed(self.leaf[self.pair[counted]], self.flow[counted], len(self.up))
+
+    def _summed(self, sets: Ints, rows: Ints, count: int) -> Floats:
+        flows = self.flows
+        return phased_loads(count, sets, flows.gbps[rows], flows.job[rows], flows.phase[rows])

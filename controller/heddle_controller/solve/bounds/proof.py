@@ -14,7 +14,7 @@ import numpy as np
 
 from heddle_controller.model.plan import Certificate, Plan
 from heddle_controller.solve.attempt import PlanningProblem, relaxed
-from heddle_controller.solve.bounds.bound import Bound
+from heddle_controller.solve.bounds.cuts import Bound
 from heddle_controller.solve.bounds.prices import can_search_all_paths
 from heddle_controller.solve.candidates import Candidates
 from heddle_controller.solve.network import Network, attached

@@ -27,8 +27,7 @@ from heddle_controller.model.plan import (
     phased_loads,
 )
 from heddle_controller.solve.assignment import Assignment, merged_chunks, with_nics
-from heddle_controller.solve.bounds.bound import Bound, certify_worst
-from heddle_controller.solve.bounds.cuts import Cuts
+from heddle_controller.solve.bounds.cuts import Bound, Cuts, certify_worst
 from heddle_controller.solve.candidates import Candidates
 from heddle_controller.solve.colouring.planes import Planes, coloured_paths
 from heddle_controller.solve.fairness.balance import balance_qps

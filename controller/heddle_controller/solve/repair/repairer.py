@@ -28,8 +28,7 @@ from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import Paths, Plan, arc_loads, join_paths, no_paths, utilization
 from heddle_controller.solve.assignment import Assignment, exported_paths
 from heddle_controller.solve.attempt import PlanningProblem
-from heddle_controller.solve.bounds.bound import Bound
-from heddle_controller.solve.bounds.cuts import cut_bound
+from heddle_controller.solve.bounds.cuts import Bound, cut_bound
 from heddle_controller.solve.candidates import Candidates
 from heddle_controller.solve.colouring.planes import Planes, coloured_paths
 from heddle_controller.solve.fairness.balance import balance_qps

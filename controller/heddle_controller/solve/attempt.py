@@ -23,12 +23,14 @@ from heddle_controller.solve.colouring.planes import Planes, coloured_paths
 from heddle_controller.solve.commodities import Commodities, commodities_of, whole_shares
 from heddle_controller.solve.network import Network
 from heddle_controller.solve.options import Deadline
-from heddle_controller.solve.search.chains import TOLERANCE, Chains, SearchLimits
 from heddle_controller.solve.search.guided import GuidedSearch
 from heddle_controller.solve.search.search import (
+    TOLERANCE,
     WORTH_SEARCHING,
+    Chains,
     LoadTarget,
     Search,
+    SearchLimits,
     place_greedily,
 )
 

@@ -22,8 +22,7 @@ from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_controller.solve.assignment import Assignment, exported_paths, merged_chunks
 from heddle_controller.solve.attempt import PlanningProblem, ladder, loaded, nearer, tier_worst
 from heddle_controller.solve.colouring.planes import coloured_paths
-from heddle_controller.solve.search.chains import TOLERANCE, SearchLimits
-from heddle_controller.solve.search.search import LoadTarget, Search
+from heddle_controller.solve.search.search import TOLERANCE, LoadTarget, Search, SearchLimits
 from heddle_controller.solve.tables.needs import entry_needs, limited, pairs_of
 
 _WORTH = 0.01

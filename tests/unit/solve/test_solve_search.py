@@ -16,8 +16,7 @@ from heddle_controller.solve.assignment import Assignment
 from heddle_controller.solve.bounds.cuts import cut_bound
 from heddle_controller.solve.candidates import Candidates
 from heddle_controller.solve.network import Network
-from heddle_controller.solve.search.chains import SearchLimits
-from heddle_controller.solve.search.search import LoadTarget, Search
+from heddle_controller.solve.search.search import LoadTarget, Search, SearchLimits
 from heddle_emulator.topology import clos
 from tests.support.depth import examples
 from tests.support.solve_checks import arcs_of_chunks, between_switches, chunks_of

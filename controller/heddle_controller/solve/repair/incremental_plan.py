@@ -42,8 +42,7 @@ from heddle_controller.solve.repair.spare_paths import (
     poor_backups,
     with_flows_replaced,
 )
-from heddle_controller.solve.search.chains import TOLERANCE, SearchLimits
-from heddle_controller.solve.search.search import LoadTarget, Search
+from heddle_controller.solve.search.search import TOLERANCE, LoadTarget, Search, SearchLimits
 from heddle_controller.solve.tables.needs import short_of_ports
 from heddle_controller.solve.unrouted import reason_unrouted
 

@@ -16,7 +16,7 @@ from itertools import pairwise
 import numpy as np
 
 from heddle_controller.model.arrays import Floats, Ints, starts
-from heddle_controller.solve.search.chains import TOLERANCE, Chains
+from heddle_controller.solve.search.search import TOLERANCE, Chains
 
 _SAMPLE = 4
 """Most chunks of an arc that are compared in one step."""

@@ -30,9 +30,8 @@ from heddle_controller.solve.assignment import Assignment
 from heddle_controller.solve.attempt import PlanningProblem, tier_worst
 from heddle_controller.solve.commodities import LINEAR
 from heddle_controller.solve.phases import phased_jobs
-from heddle_controller.solve.search.chains import TOLERANCE
 from heddle_controller.solve.search.qp_groups import QpGroup, path_rows, put_in_numbers
-from heddle_controller.solve.search.search import Search
+from heddle_controller.solve.search.search import TOLERANCE, Search
 
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model

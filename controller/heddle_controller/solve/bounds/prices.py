@@ -24,8 +24,7 @@ import numpy as np
 
 from heddle_controller.model.arrays import Bools, Floats, Ints, distinct
 from heddle_controller.solve.bounds.relaxation import Relaxation
-from heddle_controller.solve.candidates import Candidates
-from heddle_controller.solve.cheapest_paths import CheapestPaths
+from heddle_controller.solve.candidates import Candidates, CheapestPaths
 from heddle_controller.solve.commodities import LINEAR, Commodities
 from heddle_controller.solve.network import Network
 

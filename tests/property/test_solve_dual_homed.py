@@ -9,11 +9,10 @@ import pytest
 
 from heddle_controller.model.fabric import NodeKind, State
 from heddle_controller.solve import solve
-from heddle_controller.solve.assignment import Assignment
+from heddle_controller.solve.assignment import Assignment, inner_paths
 from heddle_controller.solve.candidates import Candidates
 from heddle_controller.solve.fairness.sharing import Shares
 from heddle_controller.solve.network import Network
-from heddle_controller.solve.repair.carry_over import inner_paths
 from heddle_emulator.fluid.rates import flow_ratios
 from heddle_emulator.topology import dual_tor
 from tests.bench.workloads import between_switches

@@ -458,3 +458,22 @@ def with_nics(network: Network, flows: Flows, inner: Paths, keep: Bools | None =
     within[heads], within[tails] = False, False
     arcs[within] = inner.arcs
     return Paths(inner.flow, inner.first_qp, inner.last_qp, first, arcs)
+
+
+def inner_paths(network: Network, paths: Paths) -> Paths:
+    """Return paths without the arcs of single-homed NICs, as an assignment keeps them."""
+    inner = ~of_sole_links(network)[paths.arcs]
+    first = np.append(0, np.cumsum(inner))[paths.first]
+    return Paths(paths.flow, paths.first_qp, paths.last_qp, first, paths.arcs[inner])
+
+
+def of_sole_links(network: Network) -> Bools:
+    """Mark both arcs of the usable link of each single-homed NIC, which ``with_nics`` puts back.
+
+    The result has shape (arcs,).
+    """
+    sole = network.nic_arc[network.nic_arc != NONE]
+    marked = np.zeros(network.arc_count, dtype=np.bool_)
+    marked[sole] = True
+    marked[sole ^ 1] = True
+    return marked

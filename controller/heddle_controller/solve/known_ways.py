@@ -18,9 +18,9 @@ from heddle_controller.model.fabric import Fabric, State
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.port_paths import PortPaths, padded
 from heddle_controller.model.underlay import needs_entry
+from heddle_controller.solve.assignment import of_sole_links
 from heddle_controller.solve.candidates import Candidates
 from heddle_controller.solve.network import Network
-from heddle_controller.solve.repair.carry_over import of_sole_links
 
 
 class KnownWays(Candidates):

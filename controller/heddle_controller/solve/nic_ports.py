@@ -29,7 +29,7 @@ from heddle_controller.model.flows import Flows
 from heddle_controller.model.flows import qp_ports as consecutive
 from heddle_controller.model.plan import NicPorts, Paths, Plan, arc_loads, join_paths
 from heddle_controller.model.port_paths import PortPaths, no_port_paths, padded
-from heddle_controller.solve.assignment import exported_paths
+from heddle_controller.solve.assignment import exported_paths, inner_paths
 from heddle_controller.solve.attempt import PlanningProblem, by_wish
 from heddle_controller.solve.bounds.cuts import certify, cut_bound, scaled
 from heddle_controller.solve.fairness.balance import even
@@ -38,8 +38,7 @@ from heddle_controller.solve.network import Network, attached
 from heddle_controller.solve.options import Options
 from heddle_controller.solve.planner import solve, unit_of
 from heddle_controller.solve.repair.backups import backups_of
-from heddle_controller.solve.repair.carry_over import inner_paths, rows_now
-from heddle_controller.solve.repair.repairer import Repairer, plan_by_entries
+from heddle_controller.solve.repair.repairer import Repairer, plan_by_entries, rows_now
 from heddle_controller.solve.tables.fit import fit_tables
 from heddle_controller.solve.unrouted import Reasons
 

@@ -16,14 +16,13 @@ from heddle_controller.model.job import Collective, Group, Job, Operation
 from heddle_controller.model.plan import Plan, arc_loads, phased_loads, utilization
 from heddle_controller.plan.verify import verify_plan
 from heddle_controller.solve import Repairer, solve
-from heddle_controller.solve.assignment import Assignment
+from heddle_controller.solve.assignment import Assignment, inner_paths
 from heddle_controller.solve.candidates import Candidates
 from heddle_controller.solve.fairness.balance import even
 from heddle_controller.solve.fairness.clipped_loads import ClippedLoads
 from heddle_controller.solve.fairness.sharing import Shares
 from heddle_controller.solve.network import Network
 from heddle_controller.solve.options import Options
-from heddle_controller.solve.repair.carry_over import inner_paths
 from heddle_controller.solve.search.search import LoadTarget
 from heddle_controller.traffic.jobs import flows_of_job
 from heddle_emulator.fluid.rates import flow_ratios

@@ -38,13 +38,12 @@ from heddle_controller.model.arrays import NONE, Bools, Floats, Ints, starts
 from heddle_controller.model.fabric import NodeKind
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import Paths, Plan, arc_loads
-from heddle_controller.solve.assignment import with_nics
+from heddle_controller.solve.assignment import inner_paths, with_nics
 from heddle_controller.solve.candidates import Candidates
 from heddle_controller.solve.colouring.layers import ordinals, spread
 from heddle_controller.solve.colouring.planes import Planes
 from heddle_controller.solve.network import Network
 from heddle_controller.solve.repair.backup_room import CLIMB, DOWN, FALL, UP, Turns, with_room
-from heddle_controller.solve.repair.carry_over import inner_paths
 
 MOST_CELLS = 10_000_000
 """Most links times arcs to keep failure loads of. What falls after further failures is ignored."""

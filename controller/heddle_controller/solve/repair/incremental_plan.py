@@ -26,7 +26,7 @@ from heddle_controller.model.plan import (
     no_paths,
     phased_loads,
 )
-from heddle_controller.solve.assignment import Assignment, merged_chunks, with_nics
+from heddle_controller.solve.assignment import Assignment, inner_paths, merged_chunks, with_nics
 from heddle_controller.solve.bounds.cuts import Bound, Cuts, certify_worst
 from heddle_controller.solve.candidates import Candidates
 from heddle_controller.solve.colouring.planes import Planes, coloured_paths
@@ -34,7 +34,6 @@ from heddle_controller.solve.fairness.balance import balance_qps
 from heddle_controller.solve.network import Network, attached
 from heddle_controller.solve.options import Options
 from heddle_controller.solve.phases import copied, loads_of_job, only_appended
-from heddle_controller.solve.repair.carry_over import inner_paths
 from heddle_controller.solve.repair.spare_paths import (
     MANY_BACKUPS,
     SparePaths,

@@ -20,7 +20,7 @@ from heddle_controller.solve import Options, Repairer, solve
 from heddle_controller.solve.assignment import with_nics
 from heddle_controller.solve.candidates import Candidates
 from heddle_controller.solve.network import Network
-from heddle_controller.solve.tables.needs import entry_needs, pairs_of
+from heddle_controller.solve.tables import entry_needs, pairs_of
 from heddle_emulator.topology import clos
 from tests.support.depth import examples
 from tests.support.plan_chance import random_fabric, random_plan, with_failures

@@ -23,7 +23,7 @@ from heddle_controller.solve.assignment import Assignment, exported_paths, merge
 from heddle_controller.solve.attempt import PlanningProblem, ladder, loaded, nearer, tier_worst
 from heddle_controller.solve.colouring.planes import coloured_paths
 from heddle_controller.solve.search.search import TOLERANCE, LoadTarget, Search, SearchLimits
-from heddle_controller.solve.tables.needs import entry_needs, limited, pairs_of
+from heddle_controller.solve.tables import entry_needs, limited, pairs_of
 
 _WORTH = 0.01
 """How much less full, relatively, the fullest link of a tier must become to be worth more

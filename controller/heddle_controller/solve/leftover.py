@@ -29,7 +29,7 @@ from heddle_controller.solve.options import Options
 from heddle_controller.solve.phases import copied
 from heddle_controller.solve.repair.repairer import Repairer
 from heddle_controller.solve.repair.spare_paths import backups_for
-from heddle_controller.solve.tables.needs import limited
+from heddle_controller.solve.tables import limited
 from heddle_controller.solve.unrouted import reason_unrouted
 
 _WORTH = 0.02

@@ -39,7 +39,7 @@ from heddle_controller.solve.options import Options
 from heddle_controller.solve.planner import solve, unit_of
 from heddle_controller.solve.repair.backups import backups_of
 from heddle_controller.solve.repair.repairer import Repairer, plan_by_entries, rows_now
-from heddle_controller.solve.tables.fit import fit_tables
+from heddle_controller.solve.tables import fit_tables
 from heddle_controller.solve.unrouted import Reasons
 
 FIRST_PROBES, MOST_PROBES = 16, 64

@@ -13,8 +13,8 @@
    (``fairness.queue_search``). Then victims of incasts move away from them where that costs
    nothing (``victims``).
 4. Where tables have no room to split flows, or switches cannot tell flows apart, these flows are
-   tied to one path (``tables.needs``) and planned again. What then still exceeds a table is left
-   to the underlay (``tables.fit``).
+   tied to one path (``tables``) and planned again. What then still exceeds a table is left
+   to the underlay (``tables``).
 5. Each path gets a backup, and the plan gets its certificate.
 """
 
@@ -53,13 +53,14 @@ from heddle_controller.solve.network import Network, attached
 from heddle_controller.solve.options import Deadline, Options
 from heddle_controller.solve.repair.backups import backups_of
 from heddle_controller.solve.search.small_problems import solve_small
-from heddle_controller.solve.tables.fit import fit_tables, too_parted
-from heddle_controller.solve.tables.needs import (
+from heddle_controller.solve.tables import (
     ColocatedFlows,
     colocation_groups,
+    fit_tables,
     pairs_of,
     short_of_ports,
     tie,
+    too_parted,
 )
 from heddle_controller.solve.unrouted import Reasons
 from heddle_controller.solve.victims import with_victims_apart

@@ -42,7 +42,7 @@ from heddle_controller.solve.repair.spare_paths import (
     with_flows_replaced,
 )
 from heddle_controller.solve.search.search import TOLERANCE, LoadTarget, Search, SearchLimits
-from heddle_controller.solve.tables.needs import short_of_ports
+from heddle_controller.solve.tables import short_of_ports
 from heddle_controller.solve.unrouted import reason_unrouted
 
 HASTE = SearchLimits(effort=2000, spare=200, patience=4)

@@ -38,8 +38,7 @@ from heddle_controller.solve.phases import copied
 from heddle_controller.solve.planner import finished_plan, solve
 from heddle_controller.solve.repair.incremental_plan import IncrementalPlan
 from heddle_controller.solve.search.search import LoadTarget, Search, place_greedily
-from heddle_controller.solve.tables.fit import is_told_anew
-from heddle_controller.solve.tables.needs import limited, short_of_ports
+from heddle_controller.solve.tables import is_told_anew, limited, short_of_ports
 
 
 def stranded_flows(candidates: Candidates, flows: Flows, homeless: Ints) -> Ints:

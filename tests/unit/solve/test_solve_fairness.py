@@ -19,7 +19,7 @@ from heddle_controller.solve import Repairer, solve
 from heddle_controller.solve.assignment import Assignment, inner_paths
 from heddle_controller.solve.candidates import Candidates
 from heddle_controller.solve.fairness.balance import even
-from heddle_controller.solve.fairness.clipped_loads import ClippedLoads
+from heddle_controller.solve.fairness.regroup import ClippedLoads
 from heddle_controller.solve.fairness.sharing import Shares
 from heddle_controller.solve.network import Network
 from heddle_controller.solve.options import Options

@@ -1,11 +1,11 @@
 """Among equally fair plans, finds one that packets in queues serve sooner.
 
 Where QPs cross several overloaded links in a row, jobs take longer than their fair rates say, up to
-a fifth with lossless switches. How much depends on which flows meet where, and no
-simple count tells: neither how many QPs cross two full links, nor how many links are full. So in
-small cases, in plans made from scratch, placements are tried as if they were played. The slowest
-flow of each job keeps its fair rate, no tier gets a fuller link, and no job ends later. Flows that
-are faster than the slowest of their job may become slower, because a job waits for its slowest.
+a fifth with lossless switches. How much depends on which flows meet where, and no simple count
+tells: neither how many QPs cross two full links, nor how many links are full. So in small cases, in
+plans made from scratch, placements are tried as if they were played. The slowest flow of each job
+keeps its fair rate, no tier gets a fuller link, and no job ends later. Flows that are faster than
+the slowest of their job may become slower, because a job waits for its slowest.
 
 Each round changes the best placements so far at random. An arc that becomes too full gives other
 QPs away, as in an ejection chain. Effort is counted in uses of arcs, and random numbers come from

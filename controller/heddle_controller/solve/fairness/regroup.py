@@ -136,7 +136,6 @@ many."""
 _WORTH = 1.01
 """Factor by which the greatest stretch must exceed the greatest utilisation, and by which stretches
 on an arc must differ. If they do less, QPs already get the same part of what they ask for."""
-_TOLERANCE = 1e-9
 
 
 def regroup(search: Search) -> bool:

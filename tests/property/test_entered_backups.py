@@ -15,8 +15,7 @@ from heddle_controller.model.fabric import State
 from heddle_controller.model.plan import Plan
 from heddle_controller.plan.programs import entries_of
 from heddle_controller.solve import after_losses, solve
-from heddle_controller.solve.losses.entered import turning
-from heddle_controller.solve.losses.moves import arc_tables
+from heddle_controller.solve.losses.moves import arc_tables, turning
 from heddle_emulator.topology import clos, three_tier
 from tests.support.depth import examples
 from tests.support.plan_chance import random_fabric, with_failures

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from heddle_controller.solve.losses.peaks import Peaks
+from heddle_controller.solve.losses.screen import Peaks
 
 COLUMNS = 2
 

@@ -1,7 +1,7 @@
 """How a plan performs right after the loss of any single link or switch, on backups alone."""
 
 from heddle_controller.solve.losses.choose import better_backups, protected, without_backups
-from heddle_controller.solve.losses.entered import unprotected_flows
+from heddle_controller.solve.losses.moves import unprotected_flows
 from heddle_controller.solve.losses.screen import LossScreen, screen_of
 from heddle_controller.solve.losses.survey import after_losses, prove, with_losses
 

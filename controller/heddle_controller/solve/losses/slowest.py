@@ -26,8 +26,7 @@ from heddle_controller.model.arrays import (
 from heddle_controller.model.fair_rates import Filling
 from heddle_controller.model.flows import ANY_PHASE, Flows
 from heddle_controller.solve.losses.moves import APART, LOSS_KINDS, MOVED, STRANDED, joined
-from heddle_controller.solve.losses.peaks import SLACK
-from heddle_controller.solve.losses.screen import LossScreen
+from heddle_controller.solve.losses.screen import SLACK, LossScreen
 from heddle_controller.solve.losses.suspects import (
     FIRST_ARCS,
     GROWTH,

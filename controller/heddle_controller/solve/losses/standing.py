@@ -23,7 +23,6 @@ from heddle_controller.model.arrays import (
 )
 from heddle_controller.model.flows import ANY_PHASE
 from heddle_controller.model.plan import Plan
-from heddle_controller.solve.losses.entered import turning
 from heddle_controller.solve.losses.moves import (
     APART,
     LOSS_KINDS,
@@ -33,6 +32,7 @@ from heddle_controller.solve.losses.moves import (
     SingleLosses,
     arc_tables,
     joined,
+    turning,
 )
 
 

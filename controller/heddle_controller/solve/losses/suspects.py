@@ -14,8 +14,7 @@ import numpy as np
 
 from heddle_controller.model.arrays import NONE, Floats, Ints, distinct, starts
 from heddle_controller.solve.losses.moves import LOSS_KINDS, UNTOUCHED
-from heddle_controller.solve.losses.peaks import SLACK
-from heddle_controller.solve.losses.screen import LossScreen
+from heddle_controller.solve.losses.screen import SLACK, LossScreen
 
 FIRST_ARCS = 4
 """Number of arcs in the first batch."""

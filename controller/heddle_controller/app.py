@@ -16,7 +16,6 @@ import os
 import secrets
 import signal
 import sys
-import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -33,6 +32,7 @@ from heddle_controller.model.errors import InputError, refuse
 from heddle_controller.planner.process import Advisors, PlanningProcess, ProcessLimits
 from heddle_controller.reconcile.loop import Reconciler
 from heddle_controller.reconcile.observations import Observations
+from heddle_controller.reconcile.ports import SystemClock
 from heddle_controller.reconcile.rollout.driver import RolloutSettings
 from heddle_controller.reconcile.unannounced import UnannouncedTerms
 from heddle_controller.reconcile.worker import Dependencies, ReconcileSettings
@@ -64,22 +64,6 @@ log = structlog.stdlib.get_logger(__name__)
 
 _REFUSED = 2
 """Exit status if a setting, a port or the store cannot be used."""
-
-
-class SystemClock:
-    """Implements ``Clock`` with the time of this machine."""
-
-    def now(self) -> float:
-        """Return the time in Unix seconds."""
-        return time.time()
-
-    def monotonic(self) -> float:
-        """Return seconds that never go back; only differences mean anything."""
-        return time.monotonic()
-
-    async def sleep(self, seconds: float) -> None:
-        """Wait for some seconds."""
-        await asyncio.sleep(seconds)
 
 
 async def run_controller(settings: Settings) -> None:

@@ -30,7 +30,6 @@ from grpc import aio
 from heddle.v1 import demand_pb2, placement_pb2
 from heddle.v1.demand_pb2_grpc import DemandServiceStub
 from heddle.v1.placement_pb2_grpc import PlacementServiceStub
-from heddle_controller.app import SystemClock
 from heddle_controller.model.demand import Demands
 from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_controller.model.files.fabric_file import save_fabric_file
@@ -38,6 +37,7 @@ from heddle_controller.model.job import Job, Parallelism
 from heddle_controller.planner.process import PlanningProcess, processor_seconds
 from heddle_controller.reconcile.loop import Reconciler
 from heddle_controller.reconcile.observations import Observations
+from heddle_controller.reconcile.ports import SystemClock
 from heddle_controller.reconcile.worker import Dependencies, ReconcileSettings
 from heddle_controller.serve.agents.gateway import Gateway
 from heddle_controller.serve.agents.service import SessionTerms

@@ -1,7 +1,7 @@
 """The ports of reconcile: Protocols of agents, time and metrics, and the values they exchange.
 
-Each Protocol is implemented elsewhere (serve, telemetry, app) and handed in by app.py. Tests
-hand in small real implementations.
+Agents and metrics are implemented elsewhere (serve, telemetry). app.py hands all of them in, and
+tests hand in small real implementations.
 
 ``AgentGateway`` knows only the sessions of this controller. An agent has a session with every
 controller and obeys the leader. An agent that only other controllers reach is missing here.
@@ -13,6 +13,8 @@ entries of ``sets``, then those of ``deletes``.
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
@@ -286,6 +288,22 @@ class Clock(Protocol):
     async def sleep(self, seconds: float) -> None:
         """Wait for that many seconds."""
         ...
+
+
+class SystemClock:
+    """Implements ``Clock`` with the time of this machine."""
+
+    def now(self) -> float:
+        """Return the time in Unix seconds."""
+        return time.time()
+
+    def monotonic(self) -> float:
+        """Return seconds that never go back; only differences mean anything."""
+        return time.monotonic()
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait for some seconds."""
+        await asyncio.sleep(seconds)
 
 
 class Metric(StrEnum):

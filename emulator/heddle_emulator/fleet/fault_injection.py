@@ -25,8 +25,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from heddle_controller.app import SystemClock, main
-from heddle_controller.reconcile.ports import AgentSession, Push, PushReport
+from heddle_controller.app import main
+from heddle_controller.reconcile.ports import AgentSession, Push, PushReport, SystemClock
 from heddle_controller.serve.agents.gateway import Gateway
 from heddle_controller.state.errors import Unavailable
 from heddle_controller.store.embedded import EmbeddedStore

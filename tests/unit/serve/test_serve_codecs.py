@@ -68,7 +68,7 @@ def test_every_faulty_record_of_a_fabric_is_named() -> None:
 )
 def test_a_link_key_is_a_number_where_it_reads_as_one(key: str, model: LinkKey) -> None:
     """Fabric files number parallel links. Other keys stay text, whatever their length."""
-    assert fabric_codec.key_from_pb(key) == model
+    assert common.key_from_pb(key) == model
 
 
 COLLECTIVE = "hosts: 'h' gpus_per_host: 1 collectives"

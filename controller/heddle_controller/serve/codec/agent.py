@@ -30,7 +30,6 @@ from heddle_controller.reconcile.ports import (
 )
 from heddle_controller.serve.codec import common, names
 from heddle_controller.serve.codec.entries import BYTES
-from heddle_controller.serve.codec.fabric import link_name_from_pb
 
 LAST_PORT = 65535
 MOST_ENTRIES = 65_536
@@ -347,7 +346,7 @@ def _observation(seen: pb.LinkObservation, field: str) -> LinkObservation:
         raise refuse(SOURCE, f"{field}.state", "an agent reports UP or DOWN; operators set DRAINED")
     check_number(seen.sequence, f"{field}.sequence")
     return LinkObservation(
-        link=link_name_from_pb(seen.link),
+        link=common.link_name_from_pb(seen.link),
         state=state,
         time=common.time_from_pb(seen.time),
         sequence=seen.sequence,

@@ -14,9 +14,10 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from heddle.names import link_name
 from heddle.v1 import common_pb2 as pb
 from heddle_controller.model.errors import refuse
-from heddle_controller.model.fabric import Fabric, State
+from heddle_controller.model.fabric import Fabric, LinkKey, State
 from heddle_controller.model.flows import TrafficClass
 from heddle_controller.model.plan import Certificate, Turn
+from heddle_controller.state.records import LinkName
 
 _FIRST, _LAST, _NANOS = -62_135_596_800, 253_402_300_798, 10**9
 """First and last second that a Timestamp may hold (the last less 1, because floats round), and
@@ -83,6 +84,21 @@ def time_text(time: Timestamp) -> str:
     """Return a time for people, in UTC, to the second; empty if it is unset."""
     seconds = time_from_pb(time)
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%SZ") if seconds else ""
+
+
+LONGEST_NUMBER = 18
+"""Most digits of a link key that counts as a number."""
+
+
+def key_from_pb(key: str) -> LinkKey:
+    """Return a link key: an integer if it is written like one, as in most fabric files."""
+    short = len(key) <= LONGEST_NUMBER and key.isascii() and key.isdecimal()
+    return int(key) if short and str(int(key)) == key else key
+
+
+def link_name_from_pb(link: pb.LinkRef) -> LinkName:
+    """Return the name of a link; an empty key means "0"."""
+    return LinkName(link.source, link.target, key_from_pb(link.key or "0"))
 
 
 def find_link(fabric: Fabric, link: pb.LinkRef, field: str) -> int:

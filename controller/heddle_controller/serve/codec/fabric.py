@@ -9,22 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from heddle.v1 import common_pb2
 from heddle.v1 import fabric_pb2 as pb
 from heddle_controller.model.arrays import NONE
-from heddle_controller.model.fabric import NUMBERS, Fabric, Forwarding, LinkKey, NodeKind, State
+from heddle_controller.model.fabric import NUMBERS, Fabric, Forwarding, NodeKind, State
 from heddle_controller.model.files.fabric_file import parse_fabric
 from heddle_controller.reconcile.observations import SeenLinks
 from heddle_controller.serve.codec import common, names
 from heddle_controller.state.records import (
     FabricRecord,
     FabricSummary,
-    LinkName,
     LinkRecord,
 )
-
-LONGEST_NUMBER = 18
-"""Most digits of a link key that counts as a number."""
 
 _KINDS = {kind + 1: kind.name.lower() for kind in NodeKind}
 _STATES = {state + 1: state.name.lower() for state in State}
@@ -75,19 +70,8 @@ def _link_document(link: pb.Link) -> dict[str, Any]:
     if link.target_address:
         document["target_address"] = link.target_address
     if link.key:
-        document["key"] = key_from_pb(link.key)
+        document["key"] = common.key_from_pb(link.key)
     return document
-
-
-def key_from_pb(key: str) -> LinkKey:
-    """Return a link key: an integer if it is written like one, as in most fabric files."""
-    short = len(key) <= LONGEST_NUMBER and key.isascii() and key.isdecimal()
-    return int(key) if short and str(int(key)) == key else key
-
-
-def link_name_from_pb(link: common_pb2.LinkRef) -> LinkName:
-    """Return the name of a link; an empty key means "0"."""
-    return LinkName(link.source, link.target, key_from_pb(link.key or "0"))
 
 
 def node_to_pb(fabric: Fabric, row: int) -> pb.Node:

@@ -17,9 +17,8 @@ from heddle_controller.model.flows import Flows
 from heddle_controller.model.job import MAX_BYTES, SUPPOSED, Gpus, Job
 from heddle_controller.state.errors import FailedPrecondition
 from heddle_controller.state.records import DemandRecord, JobRecord, Request
-from heddle_controller.traffic.checks import number_problems, unknown_host
 from heddle_controller.traffic.groups import gpu_problems
-from heddle_controller.traffic.jobs import flows_of_job
+from heddle_controller.traffic.jobs import flows_of_job, number_problems, unknown_host
 
 NAME = re.compile(r"[A-Za-z0-9._-]{1,63}")
 MAX_REQUEST_ID_BYTES = 64

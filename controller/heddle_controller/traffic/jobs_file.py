@@ -36,9 +36,9 @@ from heddle_controller.model.job import (
     Operation,
     Parallelism,
 )
-from heddle_controller.traffic.checks import job_problems, shared_hosts
 from heddle_controller.traffic.fields import Fields
 from heddle_controller.traffic.groups import group_size, resolve_parallelism
+from heddle_controller.traffic.jobs import job_problems, shared_hosts
 from heddle_controller.traffic.traces import Trace, load_trace
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,63}")

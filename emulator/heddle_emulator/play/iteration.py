@@ -24,8 +24,8 @@ from heddle_controller.model.errors import InputError, refuse
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.job import Gpus, Job, Parallelism
 from heddle_controller.model.plan import Turn
-from heddle_controller.traffic.checks import shared_hosts
 from heddle_controller.traffic.groups import rank_groups, resolve_parallelism
+from heddle_controller.traffic.jobs import shared_hosts
 from heddle_controller.traffic.turns import STEPS, Cycle
 from heddle_emulator.fluid.simulation import Timeline
 from heddle_emulator.play.play import PLAIN, Played, Setting, play

@@ -18,8 +18,8 @@ from heddle_controller.serve.codec import common, names
 from heddle_controller.serve.codec import job as job_codec
 from heddle_controller.state.errors import FailedPrecondition
 from heddle_controller.state.records import Intent, Reservation
-from heddle_controller.traffic.checks import unknown_host
 from heddle_controller.traffic.groups import gpu_problems
+from heddle_controller.traffic.jobs import unknown_host
 
 _DEFAULT, _CEILING = 5, 20
 """Placements in an answer by default, and at most."""

@@ -33,8 +33,8 @@ from heddle_controller.model.files.fabric_file import load_fabric_file
 from heddle_controller.model.files.records import short
 from heddle_controller.model.files.yaml_text import Record
 from heddle_controller.model.flows import Flows, TrafficClass, concatenate, no_flows
-from heddle_controller.traffic.checks import host_problems
 from heddle_controller.traffic.fields import Fields
+from heddle_controller.traffic.jobs import host_problems
 from heddle_controller.traffic.jobs_file import read_job
 from heddle_emulator import topology
 from heddle_emulator.drill.load.steps import CURE, parse_seconds

@@ -140,7 +140,7 @@ INTENT_VERSION, FACTS_VERSION, CHANGE_TIME = "version", "facts", "change_time"
 """Fields that stores update with each change according to ``Change.moves``; see ``Versions``."""
 REVISION, GENERATION = "revision", "generation"
 JOB_KIND, HOST_KIND = "job", "host"
-"""Kinds of fields: jobs, and which jobs hold each host (``reservations.Holds``)."""
+"""Kinds of fields: jobs, and which jobs hold each host (``jobs.Holds``)."""
 
 
 class View:

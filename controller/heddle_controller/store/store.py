@@ -34,7 +34,7 @@ from heddle_controller.model.job import Gpus, Job
 from heddle_controller.model.plan import Certificate, Plan
 from heddle_controller.model.program import Program
 from heddle_controller.state import demands as demand_rules
-from heddle_controller.state import fabrics, jobs, plans, reservations
+from heddle_controller.state import fabrics, jobs, plans
 from heddle_controller.state.admission import admit_fabric, admit_job, admit_reservation
 from heddle_controller.state.audit import AuditPage
 from heddle_controller.state.codec.fabrics import pack_structure, parse_link, parse_summary
@@ -374,25 +374,21 @@ class Store:
         def decide(view: View, stamp: Stamp) -> tuple[Change, Reservation]:
             end = stamp.now + seconds
             wanted = Reservation(name, tuple(hosts), stamp.now, end, tuple(gpus))
-            return reservations.reserve_hosts(view, wanted, stamp)
+            return jobs.reserve_hosts(view, wanted, stamp)
 
         parts = [repr(part) for part in gpus]
         ask = Ask(request, fingerprint("reserve", fabric, name, repr(seconds), *hosts, *parts))
         fits = self._fits(lambda found: admit_reservation(found, name, hosts, gpus, seconds))
-        return await self._write(fabric, ask, decide, reservations.parse_reservation, fits)
+        return await self._write(fabric, ask, decide, jobs.parse_reservation, fits)
 
     async def list_reservations(self, fabric: str) -> Sequence[Reservation]:
         """List the reservations that are not over, by name. Raises ``NotFound``."""
-        return await self._read(
-            fabric, lambda view: reservations.reservations_of(view, self._now())
-        )
+        return await self._read(fabric, lambda view: jobs.reservations_of(view, self._now()))
 
     async def release(self, fabric: str, name: str, *, request: Request = NOBODY) -> None:
         """End a reservation. Raises ``NotFound``, also if it is already over."""
         ask = Ask(request, fingerprint("release", fabric, name))
-        await self._change(
-            fabric, ask, lambda view, now: reservations.release_hosts(view, name, now)
-        )
+        await self._change(fabric, ask, lambda view, now: jobs.release_hosts(view, name, now))
 
     async def delete_job(
         self, fabric: str, job: str, *, etag: str = "", request: Request = NOBODY

@@ -41,8 +41,7 @@ from heddle_controller.serve.agents.introductions import SECRET_BYTES, KeySchedu
 from heddle_controller.serve.agents.service import SessionTerms
 from heddle_controller.serve.agents.stream import EpochGuard
 from heddle_controller.serve.api import Api, Rooms
-from heddle_controller.serve.interceptors.auth import Admission
-from heddle_controller.serve.interceptors.limits import Allowance
+from heddle_controller.serve.interceptors.auth import Admission, Allowance
 from heddle_controller.serve.security.certificates import Mapper, Tls, read_rules
 from heddle_controller.serve.security.files import Revoked, TokenFile
 from heddle_controller.serve.server import ServerTerms

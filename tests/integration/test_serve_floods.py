@@ -16,7 +16,7 @@ from grpc import aio
 from heddle.v1 import fabric_pb2, placement_pb2
 from heddle.v1.fabric_pb2_grpc import FabricServiceStub
 from heddle.v1.placement_pb2_grpc import PlacementServiceStub
-from heddle_controller.serve.interceptors.limits import Allowance
+from heddle_controller.serve.interceptors.auth import Allowance
 from heddle_controller.serve.security.certificates import Tls
 from tests.integration.certifying import Authority, Pair
 from tests.support.depth import examples

@@ -16,8 +16,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from heddle.v1 import common_pb2, fabric_pb2
-from heddle_controller.serve.interceptors.auth import Admission
-from heddle_controller.serve.interceptors.limits import Allowance
+from heddle_controller.serve.interceptors.auth import Admission, Allowance
 from heddle_controller.serve.security.caller import Caller, Role
 from heddle_controller.serve.security.certificates import Tls
 from heddle_controller.serve.security.files import TokenFile, new_token

@@ -30,8 +30,14 @@ from heddle_controller.model.errors import refuse
 from heddle_controller.serve.door.door import Door
 from heddle_controller.serve.errors import not_found
 from heddle_controller.serve.interceptors.around import Around
-from heddle_controller.serve.interceptors.auth import Admission, Auth, is_loopback
-from heddle_controller.serve.interceptors.limits import Allowance, Budget, Limits
+from heddle_controller.serve.interceptors.auth import (
+    Admission,
+    Allowance,
+    Auth,
+    Budget,
+    Limits,
+    is_loopback,
+)
 from heddle_controller.serve.interceptors.outcomes import (
     CallMeter,
     CallMetrics,

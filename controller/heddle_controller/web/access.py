@@ -22,8 +22,13 @@ import grpc
 from starlette.requests import HTTPConnection
 
 from heddle_controller.serve import errors
-from heddle_controller.serve.interceptors.auth import Admission, Shown, check_role, is_loopback
-from heddle_controller.serve.interceptors.limits import Budget
+from heddle_controller.serve.interceptors.auth import (
+    Admission,
+    Budget,
+    Shown,
+    check_role,
+    is_loopback,
+)
 from heddle_controller.serve.security.caller import Caller, Role
 from heddle_controller.serve.security.certificates import FIELDS, Names
 

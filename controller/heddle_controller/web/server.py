@@ -23,8 +23,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from heddle_controller.model.errors import refuse
 from heddle_controller.serve.api import Api
-from heddle_controller.serve.interceptors.auth import Admission, is_loopback
-from heddle_controller.serve.interceptors.limits import Allowance, Budget
+from heddle_controller.serve.interceptors.auth import Admission, Allowance, Budget, is_loopback
 from heddle_controller.serve.security.certificates import FollowedTls, Tls, server_context
 from heddle_controller.web.access import CERTIFICATE, Access, peer_certificate
 from heddle_controller.web.app import Pages

@@ -24,8 +24,7 @@ from heddle.v1 import (
 from heddle_controller.model.errors import InputError
 from heddle_controller.serve.errors import Refusal
 from heddle_controller.serve.interceptors.around import Method
-from heddle_controller.serve.interceptors.auth import Admission, Auth
-from heddle_controller.serve.interceptors.limits import Allowance, Budget
+from heddle_controller.serve.interceptors.auth import Admission, Allowance, Auth, Budget
 from heddle_controller.serve.security.caller import (
     PERMISSIONS,
     Caller,

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from heddle_controller.serve.interceptors.around import Method
-from heddle_controller.serve.interceptors.limits import Allowance, Budget, Limits
+from heddle_controller.serve.interceptors.auth import Allowance, Budget, Limits
 from heddle_controller.serve.security.caller import Caller, Role, set_caller
 
 METHOD = Method("s", "m", streams=False)

@@ -41,7 +41,7 @@ from heddle_controller.serve.demand import DemandService
 from heddle_controller.serve.doctor.service import DoctorService
 from heddle_controller.serve.fabric import FabricService
 from heddle_controller.serve.flow_index import FlowIndexes
-from heddle_controller.serve.interceptors.outcomes import status_of
+from heddle_controller.serve.interceptors.around import status_of
 from heddle_controller.serve.placement import PlacementService
 from heddle_controller.serve.plan import PlanService
 from heddle_controller.serve.rates import RateBook

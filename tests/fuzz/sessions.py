@@ -21,7 +21,7 @@ from heddle_controller.serve.agents.link_book import LinkBook
 from heddle_controller.serve.agents.overlays import OverlayBook
 from heddle_controller.serve.agents.service import AgentService, SessionTerms
 from heddle_controller.serve.flow_index import FlowIndexes
-from heddle_controller.serve.interceptors.outcomes import status_of
+from heddle_controller.serve.interceptors.around import status_of
 from heddle_controller.serve.rates import RateBook
 from heddle_controller.store.store import Store
 from heddle_controller.telemetry.metrics import Telemetry

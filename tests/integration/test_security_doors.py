@@ -21,8 +21,8 @@ from heddle.v1 import agent_pb2, common_pb2, fabric_pb2, placement_pb2
 from heddle.v1.agent_pb2_grpc import AgentServiceStub
 from heddle.v1.fabric_pb2_grpc import FabricServiceStub
 from heddle.v1.placement_pb2_grpc import PlacementServiceStub
+from heddle_controller.serve.interceptors.around import LINES_AT_ONCE, LINES_PER_SECOND
 from heddle_controller.serve.interceptors.auth import Admission, Allowance
-from heddle_controller.serve.interceptors.outcomes import LINES_AT_ONCE, LINES_PER_SECOND
 from heddle_controller.serve.security.caller import PERMISSIONS, Caller, Role
 from heddle_controller.serve.security.certificates import Tls
 from heddle_controller.serve.security.files import TokenFile, new_token

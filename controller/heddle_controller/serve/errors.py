@@ -1,7 +1,7 @@
 """Errors as clients see them: google.rpc.Status with details that a client can act on.
 
 Handlers raise the errors of the model and of the state, or a ``Refusal``. The interceptor
-``Errors`` (``interceptors.outcomes``) turns them into a status. Any other error,
+``Errors`` (``interceptors.around``) turns them into a status. Any other error,
 except a timeout, is a fault of the controller: the client gets INTERNAL with an incident id and
 nothing else, and the traceback goes into the log. A status travels in HTTP/2 headers, of which
 clients accept 8 KiB, so details are cut to size here.

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from heddle_controller.model.errors import refuse
 from heddle_controller.serve.errors import aborted
-from heddle_controller.serve.interceptors.outcomes import current_request, name_request
+from heddle_controller.serve.interceptors.around import current_request, name_request
 from heddle_controller.serve.security.caller import current_caller
 from heddle_controller.state.admission import check_request
 from heddle_controller.state.errors import Unavailable

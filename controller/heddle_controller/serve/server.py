@@ -29,7 +29,15 @@ from typing_extensions import override
 from heddle_controller.model.errors import refuse
 from heddle_controller.serve.door.door import Door
 from heddle_controller.serve.errors import not_found
-from heddle_controller.serve.interceptors.around import Around
+from heddle_controller.serve.interceptors.around import (
+    Around,
+    CallMeter,
+    CallMetrics,
+    CallSpans,
+    CallTrace,
+    Errors,
+    StaleMarks,
+)
 from heddle_controller.serve.interceptors.auth import (
     Admission,
     Allowance,
@@ -37,14 +45,6 @@ from heddle_controller.serve.interceptors.auth import (
     Budget,
     Limits,
     is_loopback,
-)
-from heddle_controller.serve.interceptors.outcomes import (
-    CallMeter,
-    CallMetrics,
-    CallSpans,
-    CallTrace,
-    Errors,
-    StaleMarks,
 )
 from heddle_controller.serve.security.certificates import Tls, credentials
 from heddle_controller.serve.watch import shutting_down

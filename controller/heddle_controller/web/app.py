@@ -35,8 +35,8 @@ from heddle_controller.model.fabric import Fabric, NodeKind, State
 from heddle_controller.serve import errors
 from heddle_controller.serve.api import Api
 from heddle_controller.serve.codec import names
+from heddle_controller.serve.interceptors.around import DENIED, DeniedLog, status_of
 from heddle_controller.serve.interceptors.auth import CHANGED
-from heddle_controller.serve.interceptors.outcomes import DENIED, DeniedLog, status_of
 from heddle_controller.serve.rates import Rates
 from heddle_controller.state.errors import NotFound
 from heddle_controller.web.access import (

@@ -10,7 +10,7 @@ from google.rpc import error_details_pb2, status_pb2
 
 from heddle_controller.model.errors import InputError, Problem
 from heddle_controller.serve import errors
-from heddle_controller.serve.interceptors.outcomes import status_of
+from heddle_controller.serve.interceptors.around import status_of
 from heddle_controller.state import errors as ports
 
 M = TypeVar("M", bound=Message)

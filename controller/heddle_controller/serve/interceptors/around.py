@@ -11,25 +11,50 @@ parse megabytes. So gRPC gets no parser, and is told that every method takes a s
 Then it reads no more than the stream's window until the call has passed authentication and limits.
 Errors of parsing are raised inside the layers. Each method limits the size of its messages,
 because parsing blocks the event loop.
+
+The layers here record each call (id, span, metrics) and decide how it ends (status, mark of stale
+data). The client may bring its own id as ``x-request-id``. Anything that does not look like an id
+is replaced, because it ends up in logs.
+
+``Errors`` is inside the layers for metrics and traces, so that they see the same status as the
+client. It gives a call with one answer a deadline, because a call that hangs must not hold memory
+for ever. A shorter deadline of the client still applies.
+
+``StaleMarks`` is inside ``Errors``, which makes the status. While the store cannot be reached,
+reads are answered from the last known state, because operators need it most when something is
+wrong, and the answers are marked as stale. Writes are refused, so a marked call has changed
+nothing. An error such as "there is no such job" is an answer too, and is marked.
 """
 
 from __future__ import annotations
 
 import abc
+import asyncio
 import inspect
+import re
+import time
+import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeAlias, cast
+from typing import Any, Protocol, TypeAlias, cast
 
 import grpc
+import structlog
 from google.protobuf.message import DecodeError
+from google.rpc import status_pb2
 from grpc import aio
 from typing_extensions import override
 
-from heddle_controller.model.errors import refuse
+from heddle.freshness import AGE, STALE
+from heddle_controller.model.errors import InputError, Problem, refuse
+from heddle_controller.planner.port import PlannerLost
+from heddle_controller.serve import errors
+from heddle_controller.serve.bucket import TokenBucket
 from heddle_controller.serve.errors import exhausted
+from heddle_controller.state import errors as ports
+from heddle_controller.state.errors import Unavailable
 
 Context = aio.ServicerContext[Any, Any]
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"  # not subscriptable when run
@@ -170,3 +195,252 @@ async def _many(read: Read, said: Said) -> AsyncIterator[object]:
     """Parse requests as they arrive."""
     async for data in said:
         yield read(data)
+
+
+_HEADER = "x-request-id"
+SANE = re.compile(r"[A-Za-z0-9._:/-]{1,64}")
+
+log = structlog.stdlib.get_logger(__name__)
+
+
+def current_request() -> str:
+    """Return the id of the current call; empty outside a call."""
+    return str(structlog.contextvars.get_contextvars().get("request", ""))
+
+
+class CallSpans(Protocol):
+    """Takes the spans of calls with one answer, once they have ended."""
+
+    def call_ended(
+        self, request: str, rpc: str, call: str, times: tuple[float, float], failed: str
+    ) -> None:
+        """Take in a call that has ended.
+
+        Args:
+            request: Id of the request in the audit trail.
+            rpc: The method, as ``service/name``.
+            call: Id of the call in the logs; mostly the same as ``request``.
+            times: When it began and ended, Unix seconds.
+            failed: Why it failed; empty if it did not.
+        """
+
+
+def name_request(request: str) -> None:
+    """Note that the audit trail knows the current call by this id."""
+    structlog.contextvars.bind_contextvars(audit=request)
+
+
+DENIED = grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED
+LINES_AT_ONCE, LINES_PER_SECOND = 20.0, 1.0
+"""Denied calls that are logged after a pause, and in the long run."""
+
+
+class DeniedLog:
+    """Logs denied calls, of all clients together no more than a stranger may fill the log with."""
+
+    def __init__(self) -> None:
+        self._lines = TokenBucket(LINES_AT_ONCE, LINES_PER_SECOND, time.monotonic())
+        self._omitted = 0
+
+    def tell(self, code: str, why: str, **about: str) -> None:
+        """Log a denied call with what else is known about it, or count it for the next line."""
+        if self._lines.take(time.monotonic()) > 0:
+            self._omitted += 1
+            return
+        omitted, self._omitted = self._omitted, 0
+        log.warning("call denied", code=code, why=why, omitted_before=omitted, **about)
+
+
+class CallTrace(CallLayer):
+    """Binds the call's id to the log context, logs its end, and records a span.
+
+    The end is logged at debug level. That of a denied call is also logged as a warning.
+    """
+
+    def __init__(self, spans: CallSpans | None = None) -> None:
+        self._spans = spans
+        self._denied = DeniedLog()
+
+    @override
+    async def around(self, method: Method, context: Context, rest: Rest) -> object:
+        """Bind the id in the call's own log context, run the call, then log it and its span."""
+        request = _given(context) or uuid.uuid4().hex
+        context.set_trailing_metadata(((_HEADER, request),))
+        start, began, rpc = time.monotonic(), time.time(), f"{method.service}/{method.name}"
+        failed, code = "", grpc.StatusCode.OK
+        structlog.contextvars.bind_contextvars(request=request, rpc=rpc)
+        try:
+            return await rest()
+        except BaseException as error:
+            failed, code = str(error) or type(error).__name__, _code(error, context)
+            raise
+        finally:
+            seconds = time.monotonic() - start
+            log.debug("rpc", code=code.name, seconds=round(seconds, 6))
+            if code in DENIED:
+                self._denied.tell(code.name, str(context.details() or ""))
+            if self._spans is not None and not method.streams:
+                audit = str(structlog.contextvars.get_contextvars().get("audit", ""))
+                times = began, began + seconds
+                self._spans.call_ended(audit or request, rpc, request, times, failed)
+
+
+def _given(context: Context) -> str:
+    for name, value in context.invocation_metadata() or ():
+        if name == _HEADER and isinstance(value, str) and SANE.fullmatch(value):
+            return value
+    return ""
+
+
+class CallMeter(Protocol):
+    """Measures calls."""
+
+    def call_started(self, service: str, method: str) -> None:
+        """Count a call that began."""
+
+    def call_ended(self, service: str, method: str, code: str, seconds: float) -> None:
+        """Count a call that ended; ``code`` is a status name such as "OK"."""
+
+
+class CallMetrics(CallLayer):
+    """Reports every call to the meter, also streams."""
+
+    def __init__(self, meter: CallMeter) -> None:
+        self._meter = meter
+
+    @override
+    async def around(self, method: Method, context: Context, rest: Rest) -> object:
+        """Count the start, run the call, and count its end."""
+        self._meter.call_started(method.service, method.name)
+        start, code = time.monotonic(), grpc.StatusCode.OK
+        try:
+            return await rest()
+        except (aio.AbortError, asyncio.CancelledError) as error:
+            code = _code(error, context)
+            raise
+        finally:
+            seconds = time.monotonic() - start
+            self._meter.call_ended(method.service, method.name, code.name, seconds)
+
+
+_BY_NUMBER = {int(code.value[0]): code for code in grpc.StatusCode}
+
+
+def _code(error: BaseException, context: Context) -> grpc.StatusCode:
+    """Return the status of a call that ended in an error; gRPC stores it as a number."""
+    if isinstance(error, asyncio.CancelledError):
+        return grpc.StatusCode.CANCELLED
+    code: object = context.code()
+    if isinstance(code, grpc.StatusCode):
+        return code
+    return (
+        _BY_NUMBER.get(code, grpc.StatusCode.UNKNOWN)
+        if isinstance(code, int)
+        else grpc.StatusCode.UNKNOWN
+    )
+
+
+class Errors(CallLayer):
+    """Ends a call with the status of the error that it raised."""
+
+    def __init__(self, unary_limit: float) -> None:
+        self._limit = unary_limit
+
+    @override
+    async def around(self, method: Method, context: Context, rest: Rest) -> object:
+        """Run the call, with a deadline if it has one answer, and turn errors into a status."""
+        try:
+            if method.streams:
+                return await rest()
+            async with asyncio.timeout(self._limit):
+                return await rest()
+        except (aio.AbortError, asyncio.CancelledError):
+            raise
+        except Exception as error:  # no error may reach gRPC itself
+            status = status_of(error) or self._incident(error)
+            known = context.trailing_metadata() or ()
+            await context.abort_with_status(errors.with_request(status, current_request(), known))
+            raise  # not reached: aborting raises
+
+    def _incident(self, error: Exception) -> status_pb2.Status:
+        """Return DEADLINE_EXCEEDED for a timeout, or log an unexpected error as an incident.
+
+        The status of an incident names only its id; the log has the traceback.
+        """
+        if isinstance(error, TimeoutError):
+            message = f"not done within {self._limit:g} s; repeat it with the same request_id"
+            code = grpc.StatusCode.DEADLINE_EXCEEDED
+            return errors.refused(errors.Refusal(code, "SERVER_DEADLINE", message))
+        incident = uuid.uuid4().hex[:12]
+        log.error("rpc failed", incident=incident, exc_info=error)
+        return errors.refused(errors.internal(incident))
+
+
+def status_of(error: Exception) -> status_pb2.Status | None:
+    """Return the status of an expected error; None for any other error."""
+    if isinstance(error, InputError):
+        return errors.invalid_argument(error)
+    if isinstance(error, errors.Refusal):
+        return errors.refused(error)
+    if isinstance(error, ports.RequestReused):
+        return errors.invalid_argument(_reused(error))
+    if isinstance(error, ports.FailedPrecondition):
+        return errors.precondition(error.source, error.problems)
+    if isinstance(error, ports.PortError):
+        refusal = _refusal(error)
+        return errors.refused(refusal) if refusal else None
+    return None
+
+
+def _reused(error: ports.RequestReused) -> InputError:
+    return InputError("request", Problem("request_id", str(error)))
+
+
+_CODES: dict[type[ports.PortError], tuple[grpc.StatusCode, str]] = {
+    ports.NotFound: (grpc.StatusCode.NOT_FOUND, "NOT_FOUND"),
+    ports.AlreadyExists: (grpc.StatusCode.ALREADY_EXISTS, "ALREADY_EXISTS"),
+    ports.Conflict: (grpc.StatusCode.ABORTED, "ETAG_MISMATCH"),
+    ports.StaleEpoch: (grpc.StatusCode.ABORTED, "STALE_EPOCH"),
+    ports.StaleGeneration: (grpc.StatusCode.ABORTED, "STALE_GENERATION"),
+    ports.Unavailable: (grpc.StatusCode.UNAVAILABLE, "STORE_UNAVAILABLE"),
+    PlannerLost: (grpc.StatusCode.UNAVAILABLE, "PLANNER_LOST"),
+    ports.Unusable: (grpc.StatusCode.UNAVAILABLE, "STORE_UNUSABLE"),
+}
+
+
+def _refusal(error: ports.PortError) -> errors.Refusal | None:
+    if type(error) not in _CODES:
+        return None
+    code, reason = _CODES[type(error)]
+    name = getattr(error, "name", None)
+    metadata = {"name": name} if isinstance(name, str) else None
+    retry = error.retry_after if isinstance(error, ports.Unavailable | PlannerLost) else None
+    return errors.Refusal(code, reason, str(error), metadata, retry)
+
+
+class StaleMarks(CallLayer):
+    """Marks answers as stale while ``stale_for`` returns more than 0 seconds."""
+
+    def __init__(self, stale_for: Callable[[], float]) -> None:
+        self._stale_for = stale_for
+
+    @override
+    async def around(self, method: Method, context: Context, rest: Rest) -> object:
+        """Run the call, then mark its answer or error if it is stale."""
+        del method
+        before = self._stale_for()
+        try:
+            answer = await rest()
+        except Unavailable:
+            raise  # no answer, neither from current nor from old data
+        except Exception:
+            self._mark(context, before)
+            raise
+        self._mark(context, before)
+        return answer
+
+    def _mark(self, context: Context, before: float) -> None:
+        age = max(before, self._stale_for())
+        if age > 0:
+            known = tuple(context.trailing_metadata() or ())
+            context.set_trailing_metadata((*known, (STALE, "true"), (AGE, f"{age:.1f}")))

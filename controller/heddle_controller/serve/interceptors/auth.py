@@ -42,8 +42,13 @@ from typing_extensions import override
 
 from heddle_controller.serve import errors
 from heddle_controller.serve.bucket import TokenBucket
-from heddle_controller.serve.interceptors.around import CallLayer, Context, Method, Rest
-from heddle_controller.serve.interceptors.outcomes import current_request
+from heddle_controller.serve.interceptors.around import (
+    CallLayer,
+    Context,
+    Method,
+    Rest,
+    current_request,
+)
 from heddle_controller.serve.security.caller import (
     Caller,
     Role,

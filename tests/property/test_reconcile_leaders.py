@@ -14,8 +14,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heddle_controller.reconcile.rollout.answers import HeldState, introduced, to_ask
-from heddle_controller.reconcile.rollout.carry_over import first_ledger, may_hold
+from heddle_controller.reconcile.rollout.answers import (
+    HeldState,
+    first_ledger,
+    introduced,
+    may_hold,
+    to_ask,
+)
 from heddle_controller.state.records import Committed, Programmed
 from tests.property.test_reconcile_rollout import Rollout
 from tests.support.depth import examples

@@ -14,8 +14,12 @@ from heddle_controller.model.plan import Plan
 from heddle_controller.model.program import Program
 from heddle_controller.plan.diff import changed_flows
 from heddle_controller.plan.programs import entries_of
-from heddle_controller.reconcile.rollout.answers import acknowledged, found_whole
-from heddle_controller.reconcile.rollout.carry_over import first_ledger, next_ledger
+from heddle_controller.reconcile.rollout.answers import (
+    acknowledged,
+    first_ledger,
+    found_whole,
+    next_ledger,
+)
 from heddle_controller.reconcile.rollout.steps import Switches, agenda, steps_of
 from heddle_controller.solve import Repairer, solve
 from heddle_controller.state.records import Committed, PlanFacts, Programmed

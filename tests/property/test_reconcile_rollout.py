@@ -26,10 +26,11 @@ from heddle_controller.reconcile.ports import (
 from heddle_controller.reconcile.rollout.answers import (
     HeldState,
     acknowledged,
+    first_ledger,
     introduced,
+    next_ledger,
     unanswered,
 )
-from heddle_controller.reconcile.rollout.carry_over import first_ledger, next_ledger
 from heddle_controller.reconcile.rollout.ledger import Ledger
 from heddle_controller.reconcile.rollout.steps import (
     Step,

@@ -12,7 +12,7 @@ from heddle_controller.model.files.fabric_file import fabric_document, parse_fab
 from heddle_controller.model.program import Entries, Program, no_entries
 from heddle_controller.plan.diff import partners
 from heddle_controller.plan.programs import entries_of
-from heddle_controller.reconcile.rollout.carry_over import (
+from heddle_controller.reconcile.rollout.answers import (
     first_ledger,
     may_hold,
     next_ledger,

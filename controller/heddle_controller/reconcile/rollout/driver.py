@@ -28,8 +28,9 @@ from heddle_controller.reconcile.ports import (
     Push,
     PushReport,
 )
-from heddle_controller.reconcile.rollout.answers import Answer, HeldState
-from heddle_controller.reconcile.rollout.carry_over import (
+from heddle_controller.reconcile.rollout.answers import (
+    Answer,
+    HeldState,
     first_ledger,
     is_small_step,
     may_hold,

@@ -60,7 +60,7 @@ def keep_stranded(carried: Paths, network: Network, flows: Flows, stranded: Ints
     """Return paths from NIC to NIC for all QPs of the stranded flows that can keep one.
 
     Args:
-        carried: The earlier paths with current flow rows and arcs (``carry_over.carried``).
+        carried: The earlier paths with current flow rows and arcs (``carried``).
         network: The current network.
         flows: The current flows.
         stranded: Rows of flows that only drained links could carry.

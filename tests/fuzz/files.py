@@ -23,8 +23,7 @@ from heddle_controller.model.files.fabric_file import (
     parse_fabric,
 )
 from heddle_controller.model.files.flows_file import load_demands
-from heddle_controller.model.files.plan_file import save_plan
-from heddle_controller.model.files.plan_parse import load_plan
+from heddle_controller.model.files.plan_file import load_plan, save_plan
 from heddle_controller.serve.codec import audit as audit_codec
 from heddle_controller.serve.security.caller import Caller, Role
 from heddle_controller.serve.security.certificates import Mapper, Rule, read_rules

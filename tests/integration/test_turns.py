@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from heddle.v1 import plan_pb2
-from heddle_controller.model.files.plan_file import save_plan
-from heddle_controller.model.files.plan_parse import load_plan
+from heddle_controller.model.files.plan_file import load_plan, save_plan
 from heddle_controller.model.job import Collective, Group, Job, Operation
 from heddle_controller.model.plan import Turn
 from heddle_controller.plan.sharing import turns_in

@@ -23,10 +23,10 @@ from heddle_controller.model.files.fabric_file import load_fabric_file
 from heddle_controller.model.files.flows_file import load_demands
 from heddle_controller.model.files.plan_file import (
     certificate_record,
+    load_plan,
     save_plan,
     unrouted_records,
 )
-from heddle_controller.model.files.plan_parse import load_plan
 from heddle_controller.model.files.port_paths_file import load_port_paths
 from heddle_controller.model.flows import Flows, concatenate
 from heddle_controller.model.job import Job

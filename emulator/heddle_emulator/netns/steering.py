@@ -27,7 +27,7 @@ import numpy as np
 from heddle_agent.host.trace import ROCE_PORT, Pace, Tracer, traced_document
 from heddle_controller.model.arrays import Floats, Ints
 from heddle_controller.model.fabric import NodeKind
-from heddle_controller.model.files.plan_parse import load_plan
+from heddle_controller.model.files.plan_file import load_plan
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import phased_loads, utilization
 from heddle_emulator.netns import LabError, tools, witness

@@ -16,7 +16,7 @@ import numpy as np
 
 from heddle_controller.model.errors import InputError, refuse
 from heddle_controller.model.fabric import Fabric
-from heddle_controller.model.files.plan_parse import NEW, ROUTE_CHANGED, load_plan
+from heddle_controller.model.files.plan_file import NEW, ROUTE_CHANGED, load_plan
 from heddle_controller.model.files.records import short
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import Paths

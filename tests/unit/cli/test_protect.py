@@ -14,8 +14,7 @@ from heddle.v1.plan_pb2 import Plan
 from heddle_controller.cli.main import main
 from heddle_controller.cli.routes import after_loss_row, certificate_text, echo_plan
 from heddle_controller.model.files.fabric_file import save_fabric_file
-from heddle_controller.model.files.plan_file import save_plan
-from heddle_controller.model.files.plan_parse import load_plan
+from heddle_controller.model.files.plan_file import load_plan, save_plan
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import AfterLoss, Certificate
 from heddle_controller.model.program import Program, no_entries

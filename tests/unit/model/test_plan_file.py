@@ -22,8 +22,13 @@ from heddle_controller.model.files.fabric_file import (
     parse_fabric,
 )
 from heddle_controller.model.files.flows_file import load_demands
-from heddle_controller.model.files.plan_file import save_plan
-from heddle_controller.model.files.plan_parse import NEW, ROUTE_CHANGED, load_plan, parse_plan
+from heddle_controller.model.files.plan_file import (
+    NEW,
+    ROUTE_CHANGED,
+    load_plan,
+    parse_plan,
+    save_plan,
+)
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import Paths, Plan, no_paths
 from tests.support.plan_chance import Draft

@@ -31,7 +31,7 @@ from heddle_controller.model.arrays import NONE, Ints, distinct, starts
 from heddle_controller.model.errors import MAX_PROBLEMS, InputError, Problem, refuse
 from heddle_controller.model.fabric import Fabric, NodeKind, Structure
 from heddle_controller.model.files.content import MEBIBYTE, read_json, write_content
-from heddle_controller.model.files.plan_parse import arcs_between
+from heddle_controller.model.files.plan_file import arcs_between
 from heddle_controller.model.files.records import short
 from heddle_controller.model.port_paths import Learned, PortPaths, gathered
 

@@ -18,9 +18,9 @@ import orjson
 
 from heddle_agent import netlink
 from heddle_agent.watch import rtnetlink
-from heddle_controller.state.codec import container, fabrics, jobs, plans
+from heddle_controller.state.codec import container, intent, plans
 from heddle_controller.state.codec.container import MAGIC, DamagedError
-from heddle_controller.state.codec.fabrics import States, unpack_states
+from heddle_controller.state.codec.intent import States, unpack_states
 from heddle_controller.state.records import JobFacts, JobRecord, JobState
 from tests.fuzz.mutate import spoilt
 from tests.fuzz.target import Target, check
@@ -100,7 +100,7 @@ def _again(content: bytes) -> Any:
 
 def _kept() -> list[Target]:
     plan = plan_of(FABRIC)
-    packed = fabrics.pack_structure(FABRIC.structure, "sample")
+    packed = intent.pack_structure(FABRIC.structure, "sample")
     states = States(
         FABRIC.link_state,
         FABRIC.node_state,
@@ -112,9 +112,9 @@ def _kept() -> list[Target]:
     return [
         _packed(
             "stored demands",
-            jobs.unpack_demands,
-            jobs.pack_demands,
-            jobs.pack_demands(demands_of(("n0.0", "n1.0"), ("n0.1", "n1.1"))),
+            intent.unpack_demands,
+            intent.pack_demands,
+            intent.pack_demands(demands_of(("n0.0", "n1.0"), ("n0.1", "n1.1"))),
         ),
         _packed(
             "stored plan",
@@ -131,7 +131,7 @@ def _kept() -> list[Target]:
         ),
         _text(
             "stored record of a job",
-            jobs.parse_record,
+            intent.parse_record,
             lambda made: _again(orjson.dumps(made)),
             orjson.dumps(record),
         ),
@@ -139,12 +139,12 @@ def _kept() -> list[Target]:
     ]
 
 
-def _structure(packed: fabrics.PackedStructure) -> Callable[[bytes], bool]:
+def _structure(packed: intent.PackedStructure) -> Callable[[bytes], bool]:
     """Check that only the content that was stored under a digest is accepted for it."""
 
     def run(content: bytes) -> bool:
         try:
-            made = fabrics.unpack_structure(content, packed.digest)
+            made = intent.unpack_structure(content, packed.digest)
         except DamagedError:
             return False
         check(made.nodes.ids == packed.structure.nodes.ids, "it is the structure that was kept")

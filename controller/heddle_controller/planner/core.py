@@ -85,7 +85,7 @@ from heddle_controller.solve import (
     screen_of,
     with_losses,
 )
-from heddle_controller.state.codec.jobs import job_json
+from heddle_controller.state.codec.intent import job_json
 from heddle_controller.state.records import Intent, JobFacts, JobRecord, JobState
 from heddle_controller.traffic.jobs import flows_of_job
 

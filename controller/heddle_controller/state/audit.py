@@ -40,7 +40,7 @@ from heddle.names import link_name
 from heddle_controller.model.fabric import Fabric, State
 from heddle_controller.model.job import Job
 from heddle_controller.state.codec.container import parser
-from heddle_controller.state.codec.jobs import job_json
+from heddle_controller.state.codec.intent import job_json
 from heddle_controller.state.records import Reservation, Rollback
 
 GENESIS = bytes(32)

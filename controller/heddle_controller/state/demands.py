@@ -16,7 +16,7 @@ from heddle_controller.model.job import job_of_flow
 from heddle_controller.state.admission import check_name
 from heddle_controller.state.audit import demands_text
 from heddle_controller.state.codec.container import parser
-from heddle_controller.state.codec.jobs import pack_demands
+from heddle_controller.state.codec.intent import pack_demands
 from heddle_controller.state.errors import FailedPrecondition, NotFound
 from heddle_controller.state.records import DemandRecord
 from heddle_controller.state.view import (

@@ -18,7 +18,7 @@ from heddle_controller.model.fabric import Fabric, NodeKind, State, Structure
 from heddle_controller.state.admission import check_name
 from heddle_controller.state.audit import AuditEntry, fabric_text, overlay_text, state_text
 from heddle_controller.state.codec.container import pack, parser, unpack
-from heddle_controller.state.codec.fabrics import (
+from heddle_controller.state.codec.intent import (
     PackedStructure,
     States,
     pack_structure,

@@ -24,7 +24,7 @@ from heddle_controller.model.errors import MAX_PROBLEMS, Problem
 from heddle_controller.model.job import Gpus, Job, besides, common, gpus_words, in_use
 from heddle_controller.state.audit import job_text, reservation_text
 from heddle_controller.state.codec.container import parser
-from heddle_controller.state.codec.jobs import parse_facts, parse_record
+from heddle_controller.state.codec.intent import parse_facts, parse_record
 from heddle_controller.state.demands import SETS, check_job_ids, jobs_meant_by_sets
 from heddle_controller.state.errors import (
     AlreadyExists,

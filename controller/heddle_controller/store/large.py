@@ -16,8 +16,7 @@ from typing import Any, TypeVar
 from heddle_controller.model.demand import Demands
 from heddle_controller.model.fabric import Structure
 from heddle_controller.state.codec.container import DamagedError
-from heddle_controller.state.codec.fabrics import unpack_structure
-from heddle_controller.state.codec.jobs import unpack_demands
+from heddle_controller.state.codec.intent import unpack_demands, unpack_structure
 from heddle_controller.state.codec.plans import Whole, unpack_delta, unpack_plan
 from heddle_controller.state.demands import demand_sets
 from heddle_controller.state.errors import Unusable

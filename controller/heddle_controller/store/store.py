@@ -37,8 +37,13 @@ from heddle_controller.state import demands as demand_rules
 from heddle_controller.state import fabrics, jobs, plans
 from heddle_controller.state.admission import admit_fabric, admit_job, admit_reservation
 from heddle_controller.state.audit import AuditPage
-from heddle_controller.state.codec.fabrics import pack_structure, parse_link, parse_summary
-from heddle_controller.state.codec.jobs import job_json, parse_record
+from heddle_controller.state.codec.intent import (
+    job_json,
+    pack_structure,
+    parse_link,
+    parse_record,
+    parse_summary,
+)
 from heddle_controller.state.codec.plans import PlanPacker, Whole, pack_delta
 from heddle_controller.state.errors import PortError, RequestReused, StaleEpoch, Unavailable
 from heddle_controller.state.records import (

@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from heddle_controller.state.codec.container import LEVEL, MAGIC, DamagedError, pack, unpack
-from heddle_controller.state.codec.fabrics import pack_structure, unpack_structure
-from heddle_controller.state.codec.jobs import (
+from heddle_controller.state.codec.intent import (
     pack_demands,
+    pack_structure,
     parse_facts,
     parse_record,
     unpack_demands,
+    unpack_structure,
 )
 from heddle_controller.state.codec.plans import PlanPacker, unpack_plan
 from heddle_controller.state.records import JobFacts, JobRecord, JobState

@@ -1,8 +1,9 @@
-"""Codec of fabrics: structures as compressed node-link JSON, and states as columns.
+"""Codec of what users ask for: fabrics, jobs and demand sets.
 
-A structure is named by its digest and stored once, however many plans were made on it. States are
-stored apart from it, so a link that goes down writes some kilobytes and not the whole fabric. The
-module also parses answers that are remembered with the id of a request.
+A structure is compressed node-link JSON. It is named by its digest and stored once, however many
+plans were made on it. States are columns, stored apart from it, so a link that goes down writes
+some kilobytes and not the whole fabric. Jobs are JSON. Demand sets are columns, with each repeated
+name stored once. The module also parses answers that are remembered with the id of a request.
 """
 
 from __future__ import annotations
@@ -11,16 +12,19 @@ import gzip
 import hashlib
 import zlib
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import orjson
 
 from heddle_controller.model.arrays import Floats, Ints
+from heddle_controller.model.demand import Demands
 from heddle_controller.model.errors import InputError
 from heddle_controller.model.fabric import Fabric, State, Structure
 from heddle_controller.model.files.fabric_file import fabric_document, parse_fabric
+from heddle_controller.model.job import Job
 from heddle_controller.state.codec.container import DamagedError, pack, parser, unpack
-from heddle_controller.state.records import FabricSummary, LinkRecord
+from heddle_controller.state.records import FabricSummary, JobFacts, JobRecord, LinkRecord
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -126,3 +130,42 @@ def _link_names(structure: Structure) -> list[tuple[str, str, str]]:
 
 parse_link = parser(LinkRecord, "record of a link")
 parse_summary = parser(FabricSummary, "summary of a fabric")
+
+
+def job_json(job: Job) -> bytes:
+    """Return a job as a JSON object with sorted keys."""
+    return orjson.dumps(job, option=orjson.OPT_SORT_KEYS)
+
+
+parse_record = parser(JobRecord, "record of a job")
+parse_facts = parser(JobFacts, "facts of a job")
+
+
+_NAMED = ("source", "destination", "job", "phase")
+_NUMBERS = ("gbps", "qps", "traffic_class")
+
+
+def pack_demands(demands: Demands) -> bytes:
+    """Return a demand set as bytes."""
+    meta: dict[str, Any] = {"ids": demands.ids}
+    columns = {name: getattr(demands, name) for name in _NUMBERS}
+    for name in _NAMED:
+        column = getattr(demands, name)
+        rows = {value: row for row, value in enumerate(dict.fromkeys(column))}
+        meta[name] = list(rows)
+        columns[name] = np.array([rows[value] for value in column], dtype=np.int64)
+    return pack(meta, columns)
+
+
+def unpack_demands(packed: bytes) -> Demands:
+    """Return the demand set that ``pack_demands`` made into bytes. Raises ``DamagedError``."""
+    meta, columns = unpack(packed)
+    try:
+        named: dict[str, Any] = {
+            name: tuple(map(meta[name].__getitem__, columns[name].tolist())) for name in _NAMED
+        }
+        return Demands(
+            ids=tuple(meta["ids"]), **named, **{name: columns[name] for name in _NUMBERS}
+        )
+    except (KeyError, IndexError, TypeError) as error:
+        raise DamagedError(f"demands: {error!r}") from error

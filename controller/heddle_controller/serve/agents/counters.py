@@ -100,11 +100,6 @@ class CounterBook:
         if self._work is None or self._work.done():
             self._work = asyncio.create_task(self._reckon(), name="counters")
 
-    async def reckoned(self) -> None:
-        """Wait until all queued reports are processed."""
-        if self._work is not None:
-            await asyncio.wait([self._work])
-
     async def _reckon(self) -> None:
         while self._waiting:
             if len(self._waiting) < _TOGETHER:

@@ -21,7 +21,7 @@ full."""
 _SPARSE = 4
 """Runs are reduced column by column if they would take up to this many times as many columns if all
 were as long as the longest."""
-_WORTH = 1.25
+_WORTH = 2.0
 """Finished paths or placements are dropped once there are this many times as many as still rise."""
 
 
@@ -113,9 +113,10 @@ class Filling:
                 uses, room, fixed = uses.narrowed(left, room, fixed)
                 paths, counts, rising = paths[left], counts[:, left], rising[:, left]
             stops, reached = uses.stopping((room, fixed), counts, rising)
-            placement, path = np.nonzero(stops)
-            rate[rows[placement], paths[path]] = reached[stops]
-            alone, in_slots = uses.sent(np.where(stops, counts * reached, 0.0))
+            cells = np.flatnonzero(stops)
+            placement, path = np.divmod(cells, stops.shape[1])
+            rate[rows[placement], paths[path]] = reached.take(cells)
+            alone, in_slots = uses.sent(counts * reached * stops)
             room -= alone
             fixed += in_slots
             rising &= ~stops
@@ -191,6 +192,7 @@ class _Uses:
         alone[self.shared] = False
         self._alone = np.flatnonzero(alone)
         self._arcs = _Groups(self.arc[self._alone], len(capacity))
+        self._all = _Groups(self.arc, len(capacity))
         self._path_alone, self._path_shared = self.path[self._alone], self.path[self.shared]
 
     def narrowed(self, kept: Bools, room: Floats, fixed: Floats) -> tuple[_Uses, Floats, Floats]:
@@ -228,29 +230,28 @@ class _Uses:
         ``loads`` are ``room`` and ``fixed`` of ``narrowed``. The other arrays have shape
         (placements, paths).
         """
-        level, leads = self._levels(*loads, np.where(rising, counts, 0.0))
-        on_use = level.take(self.arc, axis=1)
-        lowest = self._paths.least(on_use)
+        level, leads = self._levels(*loads, counts * rising)
+        lowest = self._paths.least(level.take(self.arc, axis=1))
         reached = np.minimum(lowest, self.unit)
-        binding = rising.take(self.path, axis=1) & np.isfinite(on_use)
-        binding[:, self.shared] &= leads.take(self.slot, axis=1)
-        elsewhere = binding & (reached.take(self.path, axis=1) < on_use * (1 - _TOLERANCE))
-        final = np.ones(level.shape, dtype=np.bool_)
-        placement, use = np.nonzero(elsewhere)
-        final[placement, self.arc[use]] = False
-        held = (
-            binding
-            & final.take(self.arc, axis=1)
-            & (on_use <= lowest.take(self.path, axis=1) * (1 + _TOLERANCE))
-        )
-        stops: Bools = self.unit <= lowest
-        placement, use = np.nonzero(held)
-        stops[placement, self.path[use]] = True
+        # An arc stops the QPs that it holds back, unless another arc stops one of them earlier.
+        waits = np.where(rising, reached, np.inf).take(self.path, axis=1)
+        earliest = self._all.least(self._leading(waits, leads))
+        final = np.where(earliest < level * (1 - _TOLERANCE), np.inf, level)
+        held = self._paths.least(self._leading(final.take(self.arc, axis=1), leads))
+        stops: Bools = (self.unit <= lowest) | (held <= lowest * (1 + _TOLERANCE))
         stops &= rising
         # Ensure that each placement ends despite rounding.
         stuck = rising.any(axis=1) & ~stops.any(axis=1)
         stops[stuck] = rising[stuck]
         return stops, reached
+
+    def _leading(self, values: Floats, leads: Bools) -> Floats:
+        """Return the values of uses, infinite where the slot of a use does not lead."""
+        if len(self.shared):
+            values[:, self.shared] = np.where(
+                leads.take(self.slot, axis=1), values.take(self.shared, axis=1), np.inf
+            )
+        return values
 
     def sent(self, by_path: Floats) -> tuple[Floats, Floats]:
         """Return what paths send over each arc alone, and what they send in each slot.
@@ -339,10 +340,20 @@ class _Groups:
     def summed(self, values: Floats) -> Floats:
         """Return the sum of each group in each row, shape (rows, count)."""
         rows = len(values)
-        if len(self._of_cell) != values.size:
-            self._of_cell = (np.arange(rows)[:, None] * self._count + self._group).ravel()
-        total = np.bincount(self._of_cell, values.ravel(), rows * self._count)
+        total = np.bincount(self._cells(values), values.ravel(), rows * self._count)
         return total.astype(np.float64, copy=False).reshape(rows, self._count)
+
+    def least(self, values: Floats) -> Floats:
+        """Return the least value of each group in each row, infinite without any."""
+        least = np.full((len(values), self._count), np.inf)
+        np.minimum.at(least.reshape(-1), self._cells(values), values.ravel())
+        return least
+
+    def _cells(self, values: Floats) -> Ints:
+        if len(self._of_cell) != values.size:
+            rows = np.arange(len(values))[:, None]
+            self._of_cell = (rows * self._count + self._group).ravel()
+        return self._of_cell
 
 
 def _starts(keys: Ints) -> Ints:

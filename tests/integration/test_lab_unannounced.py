@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 
-from heddle_controller.model.demand import SET, flow_id
+from heddle_controller.model.flows import SET, flow_id
 from heddle_emulator.drill.lab.control import LabClient
 from heddle_emulator.drill.lab.probes import Pathfinder
 from heddle_emulator.netns.probe.handle import Probe, probe_flow

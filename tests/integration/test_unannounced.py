@@ -15,8 +15,7 @@ import pytest
 from heddle.v1 import fabric_pb2
 from heddle.v1.fabric_pb2_grpc import FabricServiceStub
 from heddle_agent.fib import Packets
-from heddle_controller.model.demand import SET, UNANNOUNCED_JOB, flow_id, unannounced_rows
-from heddle_controller.model.flows import Flows
+from heddle_controller.model.flows import SET, UNANNOUNCED_JOB, Flows, flow_id, unannounced_rows
 from heddle_controller.plan.diff import CauseKind
 from heddle_controller.reconcile.observations import Observations
 from heddle_controller.reconcile.ports import AgentSession

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heddle_controller.model.demand import UNANNOUNCED_JOB, flow_id
 from heddle_controller.model.fabric import Fabric
-from heddle_controller.model.flows import Flows, concatenate
+from heddle_controller.model.flows import UNANNOUNCED_JOB, Flows, concatenate, flow_id
 from heddle_controller.model.plan import Plan, utilization
 from heddle_controller.plan.verify import verify_plan
 from heddle_controller.planner.planning import without_announced

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heddle_controller.model.demand import flow_id
 from heddle_controller.model.fabric import Fabric
+from heddle_controller.model.flows import flow_id
 from heddle_controller.reconcile.unannounced import (
     GROWS,
     MOST_UNANNOUNCED,

@@ -1,17 +1,13 @@
-"""Flow demands by NIC id, as clients and files give them, and the names of unannounced flows.
+"""Flow demands by NIC id, as clients and files give them.
 
 Demands name NICs by id because they outlive the fabric they were given for. ``resolve`` turns them
 into the ``Flows`` of one fabric.
-
-*Unannounced* flows belong to no job and no client's demand set. They are found from the counters of
-switches, planned as a demand set of their own, and named by their NICs. No client can change that
-set, and flows of no other set can have such ids.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -153,40 +149,3 @@ def _problem(demands: Demands, row: int, text: str) -> Problem:
         qps=demands.qps[row],
     )
     return Problem(f"flow {demands.ids[row][:80]!r}", said)
-
-
-SET = "unannounced"
-"""Name of the demand set of unannounced flows."""
-UNANNOUNCED_JOB = "(unannounced)"
-"""Job name of unannounced flows. No real job can have it."""
-PREFIX = "unannounced:"
-"""Prefix of the ids of unannounced flows."""
-
-
-def flow_id(source: str, destination: str) -> str:
-    """Return the id of the unannounced flow between two NICs, given by id."""
-    return f"{PREFIX}{source}->{destination}"
-
-
-def unannounced_rows(flows: Flows) -> Ints:
-    """Return the rows of the unannounced flows, ascending."""
-    if UNANNOUNCED_JOB not in flows.job_names:
-        return np.empty(0, dtype=np.int64)
-    rows = np.flatnonzero(flows.job == flows.job_names.index(UNANNOUNCED_JOB))
-    mine = [flows.ids[row].startswith(PREFIX) for row in rows.tolist()]
-    return rows[np.array(mine, dtype=np.bool_)]
-
-
-def first_flows(flows: Flows, count: int) -> Flows:
-    """Return the first ``count`` flows, where all later ones are unannounced.
-
-    Drops the job name of unannounced flows if none of the flows that remain uses it.
-    """
-    told = flows.take(np.arange(count, dtype=np.int64))
-    if UNANNOUNCED_JOB not in told.job_names:
-        return told
-    place = told.job_names.index(UNANNOUNCED_JOB)
-    if (told.job == place).any():  # a demand set of a client uses that job name too
-        return told
-    names = told.job_names[:place] + told.job_names[place + 1 :]
-    return replace(told, job=told.job - (told.job > place), job_names=names)

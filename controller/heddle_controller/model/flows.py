@@ -3,6 +3,10 @@
 A flow is a demand: a rate in Gbit/s from one NIC to another, split over some number of QPs. Each
 flow is a row. Each QP of a flow uses a UDP source port of its own, so that a switch can tell apart
 the QPs between the same two NICs.
+
+*Unannounced* flows belong to no job and no client's demand set. They are found from the counters of
+switches, planned as a demand set of their own, and named by their NICs. No client can change that
+set, and flows of no other set can have such ids.
 """
 
 from __future__ import annotations
@@ -185,3 +189,40 @@ def _renamed(column: Ints, names: tuple[str, ...], rows: dict[str, int]) -> Ints
     """Translate indexes into ``names`` to the numbers in ``rows``. -1 stays -1."""
     table = np.array([*(rows[name] for name in names), ANY_PHASE], dtype=np.int64)
     return table[column]
+
+
+SET = "unannounced"
+"""Name of the demand set of unannounced flows."""
+UNANNOUNCED_JOB = "(unannounced)"
+"""Job name of unannounced flows. No real job can have it."""
+PREFIX = "unannounced:"
+"""Prefix of the ids of unannounced flows."""
+
+
+def flow_id(source: str, destination: str) -> str:
+    """Return the id of the unannounced flow between two NICs, given by id."""
+    return f"{PREFIX}{source}->{destination}"
+
+
+def unannounced_rows(flows: Flows) -> Ints:
+    """Return the rows of the unannounced flows, ascending."""
+    if UNANNOUNCED_JOB not in flows.job_names:
+        return np.empty(0, dtype=np.int64)
+    rows = np.flatnonzero(flows.job == flows.job_names.index(UNANNOUNCED_JOB))
+    mine = [flows.ids[row].startswith(PREFIX) for row in rows.tolist()]
+    return rows[np.array(mine, dtype=np.bool_)]
+
+
+def first_flows(flows: Flows, count: int) -> Flows:
+    """Return the first ``count`` flows, where all later ones are unannounced.
+
+    Drops the job name of unannounced flows if none of the flows that remain uses it.
+    """
+    told = flows.take(np.arange(count, dtype=np.int64))
+    if UNANNOUNCED_JOB not in told.job_names:
+        return told
+    place = told.job_names.index(UNANNOUNCED_JOB)
+    if (told.job == place).any():  # a demand set of a client uses that job name too
+        return told
+    names = told.job_names[:place] + told.job_names[place + 1 :]
+    return replace(told, job=told.job - (told.job > place), job_names=names)

@@ -18,9 +18,8 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from heddle_controller.model.arrays import NONE, Bools, Ints, distinct, numbered
-from heddle_controller.model.demand import PREFIX, UNANNOUNCED_JOB, unannounced_rows
 from heddle_controller.model.fabric import Fabric, State, Structure
-from heddle_controller.model.flows import ROCE_PORT
+from heddle_controller.model.flows import PREFIX, ROCE_PORT, UNANNOUNCED_JOB, unannounced_rows
 from heddle_controller.model.plan import Paths, Plan, changed_rows, differing
 from heddle_controller.model.program import ANY_PORT, Edit, Entries, known_edit
 

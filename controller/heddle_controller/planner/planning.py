@@ -30,10 +30,10 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from heddle_controller.model.demand import Demands, first_flows, resolve, unannounced_rows
+from heddle_controller.model.demand import Demands, resolve
 from heddle_controller.model.errors import InputError
 from heddle_controller.model.fabric import Fabric, Structure
-from heddle_controller.model.flows import Flows, concatenate
+from heddle_controller.model.flows import Flows, concatenate, first_flows, unannounced_rows
 from heddle_controller.model.job import Job
 from heddle_controller.model.plan import IDLE, Certificate, Plan
 from heddle_controller.model.port_paths import joined_port_paths, no_port_paths

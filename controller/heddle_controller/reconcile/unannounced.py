@@ -25,8 +25,9 @@ from typing import TypeAlias
 import numpy as np
 
 from heddle_controller.model.arrays import Floats, Ints
-from heddle_controller.model.demand import SET, UNANNOUNCED_JOB, Demands, flow_id, unannounced_rows
+from heddle_controller.model.demand import Demands
 from heddle_controller.model.fabric import NodeKind, Structure
+from heddle_controller.model.flows import SET, UNANNOUNCED_JOB, flow_id, unannounced_rows
 from heddle_controller.model.plan import Plan
 from heddle_controller.state.records import DemandRecord
 

@@ -14,8 +14,9 @@ from typing_extensions import override
 
 from heddle.v1 import demand_pb2 as pb
 from heddle.v1.demand_pb2_grpc import DemandServiceServicer
-from heddle_controller.model.demand import SET, Demands
+from heddle_controller.model.demand import Demands
 from heddle_controller.model.errors import InputError, refuse
+from heddle_controller.model.flows import SET
 from heddle_controller.reconcile.observations import Observations
 from heddle_controller.serve.codec import common, names
 from heddle_controller.serve.codec import demand as codec

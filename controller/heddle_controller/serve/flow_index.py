@@ -12,8 +12,7 @@ from functools import cached_property
 import numpy as np
 
 from heddle_controller.model.arrays import NONE, Bools, Floats, Ints, ranges
-from heddle_controller.model.demand import unannounced_rows
-from heddle_controller.model.flows import Flows
+from heddle_controller.model.flows import Flows, unannounced_rows
 from heddle_controller.model.plan import Plan
 from heddle_controller.plan.explain import ExplainIndex, explain_index_of, paths_of
 from heddle_controller.plan.limits import Fares, fares_of, hottest_arcs

@@ -16,9 +16,8 @@ from dataclasses import replace
 import numpy as np
 
 from heddle_controller.model.arrays import NONE, Floats, Ints, starts
-from heddle_controller.model.demand import first_flows, unannounced_rows
 from heddle_controller.model.fabric import Fabric
-from heddle_controller.model.flows import Flows
+from heddle_controller.model.flows import Flows, first_flows, unannounced_rows
 from heddle_controller.model.plan import IDLE, Paths, Plan, arc_loads, join_paths
 from heddle_controller.solve.assignment import concatenated, with_nics
 from heddle_controller.solve.bounds.cuts import Bound, certify

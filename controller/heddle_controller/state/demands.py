@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 import orjson
 
-from heddle_controller.model.demand import PREFIX, SET, Demands
+from heddle_controller.model.demand import Demands
 from heddle_controller.model.errors import MAX_PROBLEMS, Problem
+from heddle_controller.model.flows import PREFIX, SET
 from heddle_controller.model.job import job_of_flow
 from heddle_controller.state.admission import check_name
 from heddle_controller.state.audit import demands_text

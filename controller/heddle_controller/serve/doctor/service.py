@@ -22,8 +22,8 @@ from heddle.v1 import doctor_pb2 as pb
 from heddle.v1 import placement_pb2
 from heddle.v1.doctor_pb2_grpc import DoctorServiceServicer
 from heddle_controller.model.arrays import NONE
-from heddle_controller.model.demand import PREFIX, SET, unannounced_rows
 from heddle_controller.model.fabric import Fabric, State
+from heddle_controller.model.flows import PREFIX, SET, unannounced_rows
 from heddle_controller.model.plan import Plan
 from heddle_controller.plan.what_if import flows_over
 from heddle_controller.reconcile.observations import LinkEnds, Observations, SeenLinks

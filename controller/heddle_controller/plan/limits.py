@@ -20,8 +20,7 @@ import numpy as np
 from heddle_controller.model.arrays import NONE, Bools, Floats, Ints, distinct
 from heddle_controller.model.fabric import NodeKind, Structure
 from heddle_controller.model.fair_rates import planned_rates
-from heddle_controller.model.plan import Plan, phased_loads, utilization
-from heddle_controller.model.victims import exposed_paths
+from heddle_controller.model.plan import Plan, exposed_paths, phased_loads, utilization
 
 _TOLERANCE = 1e-9
 _NEARLY = 1e-6

@@ -20,8 +20,7 @@ import numpy as np
 
 from heddle_controller.model.arrays import NONE, Bools, Ints, distinct
 from heddle_controller.model.flows import ANY_PHASE
-from heddle_controller.model.plan import Paths, arc_loads
-from heddle_controller.model.victims import exposed_paths
+from heddle_controller.model.plan import Paths, arc_loads, exposed_paths
 from heddle_controller.solve.assignment import Assignment, merged_chunks, with_nics
 from heddle_controller.solve.attempt import PlanningProblem, loaded, tier_worst
 from heddle_controller.solve.phases import phased_jobs

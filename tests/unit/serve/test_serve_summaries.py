@@ -9,7 +9,7 @@ import pytest
 from heddle_controller.model.fabric import State
 from heddle_controller.reconcile.observations import Observations
 from heddle_controller.reconcile.ports import AgentSession, LinkObservation, LinkReport
-from heddle_controller.serve.summaries import Summaries
+from heddle_controller.serve.plan import Summaries
 from heddle_controller.state.errors import NotFound
 from heddle_controller.state.records import LinkName, Programmed
 from heddle_controller.store.embedded import open_embedded

@@ -15,8 +15,9 @@ Its functions are pure. They choose between several ways to plan:
   of many flows from scratch.
 - *Comparison* follows once it is quiet: the plan is compared with one made from scratch for the
   same input, which replaces it if the worst link or the times of jobs are better by more than a
-  threshold. If not, backups alone change where repairs left them no room. If they need no change,
-  a better bound is looked for, and only the certificate of the plan changes.
+  threshold. If not, backups alone change where repairs left them no room. If that does not help,
+  a plan from scratch replaces one in which repairs have filled the room that flows need right after
+  a loss. Otherwise a better bound is looked for, and only the certificate of the plan changes.
 """
 
 from __future__ import annotations
@@ -53,6 +54,8 @@ _WORTH_MOVING = 0.02
 
 It applies to changes that are not losses. The comparison in quiet has a setting of its own.
 """
+_WORTH_ROOM = 0.1
+"""Share by which flows must be faster right after a loss before flows move for that alone."""
 YIELDS = 0.001
 """Weight of an unannounced flow, as a part of the least weight of all others (1 at most)."""
 FEW = 256
@@ -476,8 +479,7 @@ def better_anew(plan: Plan, engine: Engine, worth_moving: float) -> Planned | No
         Exception: whatever solving from scratch failed with.
     """
     reached = plan.certificate
-    slow = reached.max_utilization > IDLE * (1 + EQUAL)
-    if not slow and reached.within(worth_moving) and not plan.unrouted:
+    if _full_at_most(plan) and reached.within(worth_moving) and not plan.unrouted:
         return None
     fresh = _verified(engine.solve(plan.fabric, plan.flows, plan), engine)
     if not fresh.beats(plan, worth_moving) and not _faster(fresh, plan, worth_moving):
@@ -513,8 +515,46 @@ def reoptimise(
     backed = engine.back(plan, screen)
     if backed is not None:
         return Planned(_verified(backed, engine), engine.entries_of(backed), 0)
+    roomier = _roomier_anew(plan, engine, screen)
+    if roomier is not None:
+        return Planned(roomier, engine.entries_of(roomier), len(changed_flows(plan, roomier)))
     certificate = engine.prove(plan, screen)
     return certificate if certificate != plan.certificate else None
+
+
+def _roomier_anew(plan: Plan, engine: Engine, screen: LossScreen) -> Plan | None:
+    """Return a verified plan from scratch that serves flows clearly better right after a loss.
+
+    Repairs fill some links and leave those empty that come back. No flow is slower for that, so no
+    better plan is looked for; but the next loss then finds no room. None if links are over-full, if
+    no tier could be much emptier, or if the plan from scratch is no better.
+
+    Raises:
+        Exception: whatever solving from scratch failed with.
+    """
+    reached = plan.certificate
+    emptier = any(
+        tier.max_utilization > tier.lower_bound * (1 + _WORTH_ROOM) for tier in reached.tiers
+    )
+    if plan.unrouted or not _full_at_most(plan) or not emptier:
+        return None
+    was = [loss.slowest_flow for loss in engine.certify(plan, screen).after_loss]
+    if min(was, default=1.0) >= 1 - _WORTH_ROOM:
+        return None
+    fresh = _verified(engine.solve(plan.fabric, plan.flows, plan), engine)
+    if fresh.unrouted or not _full_at_most(fresh):
+        return None
+    now = [
+        loss.slowest_flow for loss in engine.certify(fresh, engine.screen(fresh, None)).after_loss
+    ]
+    pairs = list(zip(was, now, strict=True))
+    worse = any(new < old * (1 - EQUAL) for old, new in pairs)
+    better = any(new > old * (1 + _WORTH_ROOM) for old, new in pairs)
+    return fresh if better and not worse else None
+
+
+def _full_at_most(plan: Plan) -> bool:
+    return plan.certificate.max_utilization <= IDLE * (1 + EQUAL)
 
 
 def _verified(plan: Plan, engine: Engine, known: Plan | None = None) -> Plan:

@@ -341,6 +341,34 @@ def test_in_peace_backups_alone_may_change() -> None:
     assert not isinstance(reoptimise(backed.plan, ENGINE, worth_moving=0.9), Planned)
 
 
+def test_in_peace_flows_return_to_links_that_came_back() -> None:
+    """After links were lost and came back, another loss slows no flow more than at first.
+
+    Repairs leave links empty that came back, and flows close together: no flow is slower for that
+    at once, but a flow would be after the next loss. A second time, nothing changes.
+    """
+    fabric = two_tiers(leaves=4, spines=3, nics_per_leaf=4, nics_per_host=2, uplink_gbps=800.0)
+    hosts = tuple(sorted(fabric.structure.nics_of_host))
+    flows = ENGINE.flows_of_job(Job("j", hosts, 2, Parallelism(tp=1, ep=8)), fabric)
+    first = solve(fabric, flows)
+    repairer = Repairer(first)
+    for link in (("l0", "s2"), ("l3", "s0")):
+        repairer.repair(down(fabric, *link), flows)
+        repairer.repair(fabric, flows)
+    plan, moved = repairer.plan, 0
+    assert slowest_after_loss(plan) < slowest_after_loss(first) == 1.0
+    while isinstance(found := reoptimise(plan, ENGINE, worth_moving=0.02), Planned):
+        plan, moved = found.plan, moved + found.changed_count
+    assert moved > 0
+    assert slowest_after_loss(plan) == 1.0
+
+
+def slowest_after_loss(plan: Plan) -> float:
+    """Return what the slowest flow gets right after the worst single loss."""
+    certificate = ENGINE.certify(plan, ENGINE.screen(plan, None))
+    return min(loss.slowest_flow for loss in certificate.after_loss)
+
+
 def test_moved_flows_are_counted(plan: Plan) -> None:
     """The count is of flows in both plans whose path differs."""
     assert make_plan(wanted(FABRIC, J1), None, None, ENGINE).changed_count == 0

@@ -1,9 +1,13 @@
-"""How people expect names to be sorted, and links and paths to be named."""
+"""How people expect names to be sorted, and links, paths and values of enums to be named."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from google.protobuf.descriptor import EnumDescriptor
 
 _NUMBER = re.compile(r"([0-9]+)")
 
@@ -30,3 +34,12 @@ def path_name(nodes: Sequence[str], keys: Iterable[object]) -> str:
     hops = zip(keys, nodes[1:], strict=True)
     named = (node if str(key) in ("", "0") else f"[{key}]{node}" for key, node in hops)
     return " ".join([*nodes[:1], *named])
+
+
+def value_name(enum: EnumDescriptor, number: int, prefix: str = "") -> str:
+    """Return the name of an enum's value without a prefix: ``PLANNED`` for ``JOB_STATE_PLANNED``.
+
+    A value that a newer controller sent is told as such: ``UNKNOWN_99``.
+    """
+    known = enum.values_by_number.get(number)
+    return known.name.removeprefix(prefix) if known else f"UNKNOWN_{number}"

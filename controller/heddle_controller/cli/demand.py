@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from heddle.names import value_name
 from heddle.v1 import demand_pb2 as pb
 from heddle.v1.placement_pb2 import JobState
 from heddle_controller.cli.client import Terms
@@ -69,7 +70,7 @@ def list_sets(client: Terms) -> None:
     rows = [
         (
             last_part(one.name),
-            JobState.Name(one.state).removeprefix("JOB_STATE_"),
+            value_name(JobState.DESCRIPTOR, one.state, "JOB_STATE_"),
             one.flow_count,
             one.unrouted_count,
             common.time_text(one.update_time),

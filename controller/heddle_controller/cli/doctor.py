@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 
 import click
 
+from heddle.names import value_name
 from heddle.v1 import doctor_pb2 as pb
 from heddle.v1 import placement_pb2
 from heddle_controller.cli.client import Terms
@@ -89,7 +90,7 @@ def examine_job(client: Terms, name: str) -> None:
 
 def _echo_job(answer: pb.JobExamination) -> None:
     slowest, route = answer.slowest, answer.route
-    state = placement_pb2.JobState.Name(answer.state).removeprefix("JOB_STATE_")
+    state = value_name(placement_pb2.JobState.DESCRIPTOR, answer.state, "JOB_STATE_")
     pairs: dict[str, object] = {
         "job": last_part(answer.name),
         "state": state,

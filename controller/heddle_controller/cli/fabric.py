@@ -14,7 +14,7 @@ import click
 import numpy as np
 import orjson
 
-from heddle.names import link_name
+from heddle.names import link_name, value_name
 from heddle.text import some_of
 from heddle.v1 import fabric_pb2 as pb
 from heddle_controller.cli.client import Terms
@@ -214,7 +214,7 @@ def echo_fabric(client: Terms, stored: pb.Fabric) -> None:
 
 
 def _kind(node: pb.Node) -> str:
-    return pb.NodeKind.Name(node.kind).removeprefix("NODE_KIND_").lower()
+    return value_name(pb.NodeKind.DESCRIPTOR, node.kind, "NODE_KIND_").lower()
 
 
 def _tiers(fabric: Fabric) -> Iterator[str]:

@@ -10,6 +10,7 @@ import click
 import orjson
 
 from heddle.client import NotAllowed
+from heddle.names import value_name
 from heddle.v1 import audit_pb2
 from heddle.v1 import plan_pb2 as pb
 from heddle_controller.cli.audit import newest_records
@@ -110,7 +111,7 @@ def causes_text(causes: Iterable[pb.PlanCause]) -> str:
     """Return in words why a plan followed the one before."""
     told = []
     for cause in causes:
-        kind = pb.PlanCause.Kind.Name(cause.kind).lower().replace("_", " ")
+        kind = value_name(pb.PlanCause.Kind.DESCRIPTOR, cause.kind).lower().replace("_", " ")
         more = cause.count - len(cause.names)
         names = ", ".join(cause.names) + (f" and {more} more" if more > 0 else "")
         told.append(f"{kind}: {names}" if names else kind)

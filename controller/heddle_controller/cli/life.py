@@ -11,6 +11,7 @@ import click
 from google.protobuf.json_format import MessageToDict
 
 from heddle.client import SUSPENDED, TimedOut
+from heddle.names import value_name
 from heddle.v1 import placement_pb2 as pb
 from heddle.v1.plan_pb2 import JobFare
 from heddle_controller.cli.client import Terms
@@ -82,7 +83,7 @@ def worst_link(fare: JobFare) -> str:
 
 def job_state_word(one: pb.Job) -> str:
     """Return the word for the job's state: PROGRAMMED, DEGRADED and so on."""
-    return pb.JobState.Name(one.state).removeprefix("JOB_STATE_")
+    return value_name(pb.JobState.DESCRIPTOR, one.state, "JOB_STATE_")
 
 
 _RESERVATION = click.option(

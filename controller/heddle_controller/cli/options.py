@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import click
 
 from heddle.client import TimedOut
-from heddle.names import link_name
+from heddle.names import link_name, value_name
 from heddle.v1 import common_pb2
 from heddle_controller.cli.client import Terms
 from heddle_controller.cli.failure import Failure
@@ -84,7 +84,7 @@ WHAT = "SWITCH|A,B[,KEY]"
 
 def state_word(state: int) -> str:
     """Return the word for a state: up, down or drained."""
-    return common_pb2.State.Name(common_pb2.State.ValueType(state)).removeprefix("STATE_").lower()
+    return value_name(common_pb2.State.DESCRIPTOR, state, "STATE_").lower()
 
 
 def link_ref(text: str) -> common_pb2.LinkRef:

@@ -14,6 +14,7 @@ from heddle.client import merge, revise
 from heddle.client.calls import PAUSE, Calls, Search, may_pass, timed_out
 from heddle.client.errors import Conflict, Degraded, HeddleError, NotFound, Unreachable
 from heddle.client.withdrawal import Withdrawal
+from heddle.names import value_name
 from heddle.v1 import (
     common_pb2,
     demand_pb2,
@@ -713,7 +714,9 @@ class Waiting:
             return "has another specification now"
         if job.state == placement_pb2.JOB_STATE_DEGRADED:
             return f"is degraded: {job.reason}"
-        return "is " + placement_pb2.JobState.Name(job.state).rpartition("_")[2].lower()
+        return (
+            "is " + value_name(placement_pb2.JobState.DESCRIPTOR, job.state, "JOB_STATE_").lower()
+        )
 
     def _behind(self) -> list[str]:
         return [

@@ -112,6 +112,8 @@ async def test_a_file_has_what_is_typed_again_and_again(
         ("server = true\n", "server is True; give a value"),
         ("[server]\na = 1\n", "server is {'a': 1}; give a text or a number"),
         ("timeout = 'soon'\n", "config.toml: timeout: 'soon' is not a valid"),
+        ("timeout = -5\n", "config.toml: timeout: -5.0 is not in the range"),
+        ("timeout = 0\n", "config.toml: timeout: 0.0 is not in the range"),
         ("json = true\nyaml = true\n", "--json and --yaml: give one of them"),
         ("\udcff", "is no TOML"),
     ],

@@ -54,7 +54,11 @@ COMMANDS = {
     "--fabric", envvar="HEDDLE_FABRIC", help="Name of the fabric, if the controller has several."
 )
 @click.option(
-    "--timeout", default=60.0, show_default=True, help="Time limit of a call, in seconds."
+    "--timeout",
+    type=click.FloatRange(0.0, min_open=True),
+    default=60.0,
+    show_default=True,
+    help="Time limit of a call, in seconds.",
 )
 @click.option(
     "--tls-ca",

@@ -272,7 +272,7 @@ def test_patience_and_limits() -> None:
         client.list_jobs()
     with mute() as silent, Client(silent, timeout=math.inf) as client:
         assert [*client.watch_jobs(timeout=0.3)] == []
-        with pytest.raises(TimedOut, match="j is not known"):
+        with pytest.raises(TimedOut, match="j has not been heard of yet"):
             client.wait_until(PROGRAMMED, ["j"], timeout=0.3)
     with pytest.raises(ValueError, match="host:port"):
         Client("nonsense")

@@ -709,7 +709,7 @@ class Waiting:
     def _word(self, name: str) -> str:
         job = self._jobs.get(name)
         if job is None:
-            return "is not known"
+            return "has not been heard of yet"
         if not self._is_meant(job):
             return "has another specification now"
         if job.state == placement_pb2.JOB_STATE_DEGRADED:

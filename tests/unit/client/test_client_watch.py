@@ -11,7 +11,7 @@ import grpc
 import pytest
 from google.protobuf.message import Message
 
-from heddle.client import AsyncClient, Closed, HeddleError
+from heddle.client import PROGRAMMED, AsyncClient, Closed, HeddleError, TimedOut
 from heddle.client import Client as BlockingClient
 from heddle.v1 import placement_pb2, plan_pb2
 from heddle_emulator.client import Client
@@ -152,3 +152,12 @@ async def test_a_job_that_stays_degraded_is_told_with_its_reason() -> None:
     async with served(Watched().handler("PlacementService", "WatchJobs", _degraded)) as client:
         with pytest.raises(HeddleError, match="j is degraded: switch s0 is not connected"):
             await client.programmed_jobs(["j"], 1.0)
+
+
+async def test_a_wait_without_time_does_not_say_that_a_job_is_unknown() -> None:
+    """A wait of 0 s asks no controller, so it says only that it has not heard of the job."""
+    jobs = Watched().handler("PlacementService", "WatchJobs", _job)
+    async with listening(jobs) as address, AsyncClient(address, fabric="f") as client:
+        with pytest.raises(TimedOut) as caught:
+            await client.wait_until(PROGRAMMED, ["j"], timeout=0)
+    assert str(caught.value) == "after 0 s jobs are not there yet: j has not been heard of yet"

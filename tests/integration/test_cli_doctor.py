@@ -127,6 +127,9 @@ async def test_an_installation_is_checked_and_the_exit_code_tells(tmp_path: Path
                     await asyncio.sleep(0.05)
             assert lost.code == 1
             assert "-> Run: heddle doctor job blue" in lost.out
+            told = (await controller.does("doctor", "job", "blue")).out
+            assert "flows without a path: " in told
+            assert ".." not in told, "a reason ends where its sentence does"
 
 
 async def test_the_path_of_the_slowest_flow_tells_parallel_links_apart(tmp_path: Path) -> None:

@@ -204,7 +204,9 @@ def job_progress(
         reasons = []
         if unrouted[job]:
             row = int(lost[first_lost[job]])
-            reasons.append(_some(int(unrouted[job]), f"{flows.ids[row]}: {plan.unrouted[row]}"))
+            flows_told = counted(int(unrouted[job]), "flow")
+            first_told = f"{flows.ids[row]}: {plan.unrouted[row]}"
+            reasons.append(f"{flows_told} without a path: {first_told}")
         if held_up[job]:
             first = int(due.blocked[pair[first_blocked[job]]])
             reason = _why(ledger, first, stuck, why_stuck)
@@ -238,10 +240,6 @@ def _why(ledger: Ledger, pair: int, stuck: Bools, why_stuck: Mapping[int, str]) 
         return why_stuck[away]
     switch = ledger.fabric.structure.nodes.ids[int(ledger.old.switch[standing[0]])]
     return f"switch {switch} could not delete an entry that is in the way"
-
-
-def _some(count: int, first: str) -> str:
-    return f"{counted(count, 'flow')} without a path: {first}" + (", ..." if count > 1 else "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,7 @@ async def test_an_operator_shows_a_certificate(tmp_path: Path) -> None:
     for refused, cure in (
         (stranger, "give --tls-cert and --tls-key"),
         (plain, "give --tls-ca"),
-        (doubted, "authority of its certificate by --tls-ca"),
+        (doubted, "authority of its certificate as --tls-ca"),
         (unknown, "is it still valid, and of an authority it knows?"),
     ):
         assert refused.code == 2

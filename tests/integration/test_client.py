@@ -8,11 +8,13 @@ import math
 import re
 import socket
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
+from cryptography import x509
 
 import heddle.client.calls
 from heddle.client import (
@@ -20,6 +22,7 @@ from heddle.client import (
     AlreadyExists,
     AsyncClient,
     Client,
+    Credentials,
     InvalidRequest,
     NotFound,
     TimedOut,
@@ -27,12 +30,14 @@ from heddle.client import (
 )
 from heddle.v1 import fabric_pb2, placement_pb2
 from heddle.v1.placement_pb2 import JobEvent, JobSpec
+from heddle_controller.serve.security.certificates import Tls
 from heddle_emulator.fleet import Fleet
+from tests.integration.certifying import Authority
 from tests.integration.test_cli_controller import FABRIC
-from tests.support.operating import controlling
+from tests.support.operating import controlling, unlogged
 from tests.support.ports import free_port
 from tests.support.replicating import replicated
-from tests.support.serving import serving, wire
+from tests.support.serving import LOOPBACK, serving, wire
 from tests.support.waiting import PATIENCE
 
 README = Path(__file__).parents[2] / "proto" / "README.md"
@@ -276,6 +281,59 @@ def test_patience_and_limits() -> None:
             client.wait_until(PROGRAMMED, ["j"], timeout=0.3)
     with pytest.raises(ValueError, match="host:port"):
         Client("nonsense")
+
+
+async def refusal(path: Path, server: Tls | None, given: Credentials) -> str:
+    """Return the text of the error if TLS of a server and of a client do not match."""
+    with unlogged():
+        async with (
+            serving(path, replace(LOOPBACK, tls=server)) as s,
+            AsyncClient(f"localhost:{s.api.port}", credentials=given, patience=0.0) as client,
+        ):
+            with pytest.raises(Unreachable, match="cannot reach the controller at") as caught:
+                await client.list_jobs()
+    assert str(caught.value).endswith(f"): {caught.value.cure}")
+    return caught.value.cure
+
+
+async def test_tls_that_does_not_match_is_told_with_the_cure(tmp_path: Path) -> None:
+    """The error says what to change, with the names of ``Credentials``."""
+    ours, theirs = Authority(tmp_path / "ours"), Authority(tmp_path / "theirs")
+    ann, bob = ours.role("operator/ann"), theirs.role("operator/bob")
+    server, name = ours.server(), x509.DNSName("elsewhere")
+    tls = Tls(server.cert, server.key, server.ca)
+    known = Credentials(ann.ca, ann.cert, ann.key)
+    old, moved = ours.issue("old", x509.DNSName("localhost"), days=-1), ours.issue("moved", name)
+    for kind, given, cure in (
+        (tls, Credentials(), "if it wants TLS, give ca, cert and key"),
+        (tls, Credentials(ann.ca), "it may want a certificate: give cert and key"),
+        (tls, Credentials(ann.ca, bob.cert, bob.key), "it may not take the certificate"),
+        (tls, Credentials(bob.ca, ann.cert, ann.key), "authority of its certificate as ca"),
+        (Tls(moved.cert, moved.key), known, "an address with a name that it has"),
+        (Tls(old.cert, old.key), known, "renew the controller's certificate"),
+        (None, known, "it speaks no TLS there: leave ca and cert out"),
+    ):
+        assert cure in await refusal(tmp_path, kind, given)
+
+
+async def test_a_hang_up_after_an_answer_is_no_fault_of_tls(tmp_path: Path) -> None:
+    """Once a controller has answered, its hang-up has no cure; a new client is told one."""
+
+    def hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    async with contextlib.AsyncExitStack() as stack:
+        async with serving(tmp_path) as s:
+            port = s.api.port
+            address = f"127.0.0.1:{port}"
+            old = await stack.enter_async_context(AsyncClient(address, patience=0.0))
+            new = await stack.enter_async_context(AsyncClient(address, patience=0.0))
+            assert await old.list_fabrics() == []
+        await stack.enter_async_context(await asyncio.start_server(hang_up, "127.0.0.1", port))
+        for client, cured in ((old, False), (new, True)):
+            with pytest.raises(Unreachable) as caught:
+                await client.list_fabrics()
+            assert bool(caught.value.cure) is cured, caught.value
 
 
 async def test_replicas_one_of_which_is_killed(tmp_path: Path) -> None:

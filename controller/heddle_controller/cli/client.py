@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-
-import grpc
 
 from heddle.client import Client, Credentials, CredentialsError, HeddleError
 from heddle_controller.cli.failure import failure_of
@@ -15,45 +14,9 @@ from heddle_controller.cli.output import echo
 from heddle_controller.model.errors import refuse
 
 _START = "start it with 'heddle-controller serve', or name another with --server"
-NOT_TRUSTED = (
-    "give the authority of its certificate by --tls-ca, and by --server a name that it has"
-)
-OUT_OF_DATE = "renew the controller's certificate, or correct a clock"
-NO_TLS = "it speaks no TLS there: leave --tls-ca and --tls-cert out, or name another port"
-_TLS_CURES = {
-    "WRONG_VERSION_NUMBER": NO_TLS,
-    "certificate has expired": OUT_OF_DATE,
-    "certificate is not yet valid": OUT_OF_DATE,
-    "OPENSSL_internal:": NOT_TRUSTED,
-    "Peer name": NOT_TRUSTED,
-    "Hostname": NOT_TRUSTED,
-}
-"""What to do, by a mark in gRPC's text; the first one that is there counts."""
-HUNG_UP = ("Socket closed", "Connection reset by peer", "Connection reset")
-
-
-def connection_cure(text: str, *, secure: bool, known: bool) -> str:
-    """Return what to do if no controller was reached.
-
-    Args:
-        text: gRPC's error text.
-        secure: Whether TLS was used.
-        known: Whether the client presented a certificate.
-    """
-    for mark, cure in _TLS_CURES.items():
-        if mark in text:
-            return cure
-    if (text.splitlines() or [""])[0].rpartition(": ")[2] not in HUNG_UP:
-        return _START
-    if not secure:
-        return "if it wants TLS, give --tls-ca, --tls-cert and --tls-key"
-    if not known:
-        return "it may want a certificate: give --tls-cert and --tls-key, or its port for tokens"
-    return "it may not take the certificate: is it still valid, and of an authority it knows?"
-
-
 OPTIONS = {"ca": "tls-ca", "cert": "tls-cert", "key": "tls-key", "token": "token-file"}
 """The option that names each part of the credentials."""
+_PART = re.compile(rf"\b({'|'.join(OPTIONS)})\b")
 
 
 @dataclass(frozen=True)
@@ -96,10 +59,7 @@ class Terms:
             why = f"{error.why}: give --tls-ca" if plain else error.why
             raise refuse(f"--{OPTIONS[error.part]}{file}", "", why) from None
         except HeddleError as error:
-            cause: object = error.__cause__
-            text = (cause.details() or "") if isinstance(cause, grpc.Call) else ""
-            known = self.files.cert is not None
-            cure = connection_cure(text, secure=self.files.secure, known=known)
+            cure = _PART.sub(lambda part: f"--{OPTIONS[part[0]]}", error.cure) or _START
             raise failure_of(error, cure) from error
 
     @property

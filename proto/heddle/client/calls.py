@@ -161,7 +161,12 @@ class Search:
             return closed()
         call: Any = error
         self._calls.tell_age(call.trailing_metadata())
-        failed = error_of(call, self._calls.addresses[self._row])
+        failed = error_of(
+            call,
+            self._calls.addresses[self._row],
+            self._calls.credentials,
+            reached=self._calls.reached,
+        )
         failed.__cause__ = error
         return failed
 

@@ -10,11 +10,24 @@ from typing import Any
 import grpc
 from google.rpc import error_details_pb2, status_pb2
 
+from heddle.client.credentials import Credentials
 from heddle.freshness import STALE
 
 DETAILS = "grpc-status-details-bin"
 OPENSSL = "OPENSSL_internal:"
 """gRPC's text has this mark before the message of the TLS library."""
+_OUT_OF_DATE = "renew the controller's certificate, or correct a clock"
+_NOT_TRUSTED = "give the authority of its certificate as ca, and an address with a name that it has"
+_TLS_CURES = {
+    "WRONG_VERSION_NUMBER": "it speaks no TLS there: leave ca and cert out, or name another port",
+    "certificate has expired": _OUT_OF_DATE,
+    "certificate is not yet valid": _OUT_OF_DATE,
+    OPENSSL: _NOT_TRUSTED,
+    "Peer name": _NOT_TRUSTED,
+    "Hostname": _NOT_TRUSTED,
+}
+"""What to do, by a mark in gRPC's text; the first one that is there counts."""
+_HUNG_UP = "Socket closed", "Connection reset"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +54,7 @@ class HeddleError(Exception):
         request_id: str = "",
         told: bool = False,
         stale: bool = False,
+        cure: str = "",
     ) -> None:
         super().__init__(message)
         self.message = message
@@ -58,10 +72,15 @@ class HeddleError(Exception):
         """Whether a controller reported the error, and not gRPC itself."""
         self.stale = stale
         """Whether the controller cannot reach its store, and answered from what it knew before."""
+        self.cure = cure
+        """What to do if TLS does not match, with the names of ``Credentials``; empty if it may."""
 
 
 class Unreachable(HeddleError):
     """No controller answered. The message names the last one that was tried."""
+
+    def __str__(self) -> str:
+        return f"{self.message}: {self.cure}" if self.cure else self.message
 
 
 class TimedOut(HeddleError):
@@ -118,12 +137,17 @@ _KINDS: tuple[tuple[grpc.StatusCode, type[HeddleError]], ...] = (
 )
 
 
-def error_of(call: grpc.Call, address: str) -> HeddleError:
-    """Return the exception for a call that failed at an address."""
+def error_of(
+    call: grpc.Call, address: str, credentials: Credentials, *, reached: bool
+) -> HeddleError:
+    """Return the exception for a call with these credentials that failed at an address.
+
+    ``reached`` says whether any controller has answered with them before.
+    """
     code, text = call.code(), call.details() or ""
     status = _status(call)
     if status is None:
-        return _by_itself(code, text, address)
+        return _by_itself(code, text, address, "" if reached else _hang_up(text, credentials))
     info, retry = error_details_pb2.ErrorInfo(), error_details_pb2.RetryInfo()
     request = error_details_pb2.RequestInfo()
     found = {
@@ -144,16 +168,31 @@ def error_of(call: grpc.Call, address: str) -> HeddleError:
     )
 
 
-def _by_itself(code: grpc.StatusCode, text: str, address: str) -> HeddleError:
-    """Return the exception for an error that comes from gRPC and not from a controller."""
+def _by_itself(code: grpc.StatusCode, text: str, address: str, hang_up: str) -> HeddleError:
+    """Return the exception for an error that comes from gRPC and not from a controller.
+
+    ``hang_up`` says what to do if gRPC's text has no mark of TLS.
+    """
     if code in (_CODE.UNAVAILABLE, _CODE.CANCELLED):  # the other end went away
         message = f"cannot reach the controller at {address} ({_why(text)})"
-        return Unreachable(message, code=code, address=address)
+        cure = next((told for mark, told in _TLS_CURES.items() if mark in text), hang_up)
+        return Unreachable(message, code=code, address=address, cure=cure)
     if code is _CODE.DEADLINE_EXCEEDED:
         message = f"the controller at {address} did not answer in time"
         return TimedOut(message, code=code, address=address)
     message = f"{code.name}: {_why(text)}"
     return dict(_KINDS).get(code, HeddleError)(message, code=code, address=address)
+
+
+def _hang_up(text: str, credentials: Credentials) -> str:
+    """Return what to do if the other end hung up, as gRPC's text says; empty if it did not."""
+    if not any(mark in _why(text) for mark in _HUNG_UP):
+        return ""
+    if not credentials.secure:
+        return "if it wants TLS, give ca, cert and key"
+    if credentials.cert is None:
+        return "it may want a certificate: give cert and key, or its port for tokens"
+    return "it may not take the certificate: is it still valid, and of an authority it knows?"
 
 
 def _why(text: str) -> str:

@@ -98,7 +98,9 @@ def compare(
     loaded = load_fabric_file(fabric)
     demands, transfers = load_transfers(flows, note=partial(echo, err=True))
     wanted = resolve(demands, loaded, origin=str(flows))
-    sending = _sending(transfers, bytes_of(size) if size is not None else None, cost, paced=paced)
+    sending = _sending(
+        transfers, bytes_of(size, "--size") if size is not None else None, cost, paced=paced
+    )
     sending = _played(sending, queues)
     try:
         with CleanConsole(stderr=True).status("loading") as status:

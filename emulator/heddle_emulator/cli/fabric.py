@@ -134,7 +134,7 @@ def settings_of(words: Mapping[str, Any]) -> Setting:
         InputError: See ``wire_of``; or the NVLink rate is not above 0.
     """
     piece = words["piece"].strip()
-    told = replace(wire_of(words), piece_bytes=bytes_of(piece) if piece != "0" else 0)
+    told = replace(wire_of(words), piece_bytes=bytes_of(piece, "--piece") if piece != "0" else 0)
     return Setting(told, words["nvlink_gbps"], words["followed"])
 
 

@@ -245,7 +245,8 @@ _WIDTHS = (12, 14, 8, 8, 6, 12, 9, 9)
 
 
 def _columns(*words: object) -> str:
-    return "".join(f"{word:>{width}}" for word, width in zip(words, _WIDTHS, strict=True))
+    """Return words in their columns, with a blank between them even if one is too long."""
+    return "".join(f" {word:>{width - 1}}" for word, width in zip(words, _WIDTHS, strict=True))
 
 
 _HEAD = _columns("size", "count", "type", "redop", "root", "time", "algbw", "busbw")

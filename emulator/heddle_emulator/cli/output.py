@@ -18,6 +18,7 @@ from typing_extensions import override
 
 from heddle.text import clean, clean_lines
 from heddle_controller.model.errors import refuse
+from heddle_controller.model.files.flows_file import MOST_FLOW_BYTES
 
 
 def echo(text: str, *, err: bool = False) -> None:
@@ -57,48 +58,58 @@ def finite(record: dict[str, Any]) -> dict[str, Any]:
 
 POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 _MOST = 64
+_LARGEST = 900 << 30
+"""Largest size of a table, whose column of sizes has 12 digits."""
 
 
 def sizes_of(text: str, factor: float = 2.0) -> list[int]:
     """Return the sizes of "1M,8M", or of "1M..8G", each ``factor`` times the one before.
 
     Raises:
-        InputError: A text is no size, or not above 0, or there are more than 64 sizes.
+        InputError: A text is no size, or not above 0, or above 900G, or there are more than 64
+            sizes. The message names --sizes or --factor.
     """
+    if not factor > 1:
+        raise refuse("--factor", f"{factor:g}", "makes no sizes; give more than 1")
     found: list[int] = []
     for word in text.split(","):
         low, _, high = word.strip().partition("..")
-        first = bytes_of(low)
-        last = bytes_of(high) if high else first
+        first = bytes_of(low, "--sizes")
+        last = bytes_of(high, "--sizes") if high else first
+        if max(first, last) > _LARGEST:
+            reason = f"is too large for the table; give at most {_LARGEST >> 30}G"
+            raise refuse("--sizes", word.strip(), reason)
         if last < first:
-            raise refuse("sizes", word.strip(), "ends below where it begins; swap the two")
-        if not factor > 1:
-            raise refuse("sizes", "factor", f"is {factor:g}; give more than 1")
+            raise refuse("--sizes", word.strip(), "ends below where it begins; swap the two")
         size = float(first)
         while size <= last * (1 + 1e-9):
             found.append(round(size))
             size *= factor
             if len(found) > _MOST:
                 raise refuse(
-                    "sizes", word.strip(), f"makes more than {_MOST}; take a larger factor"
+                    "--sizes", word.strip(), f"makes more than {_MOST}; take a larger --factor"
                 )
     return found
 
 
-def bytes_of(text: str) -> int:
+def bytes_of(text: str, option: str) -> int:
     """Return the bytes of "512", "8K", "1.5M", "8GiB", "64MB".
 
     Raises:
-        InputError: The text is no size, or less than 1 byte.
+        InputError: The text is no size, or less than 1 byte, or more than a flow can have. The
+            message names ``option``, which has the text.
     """
     match = re.fullmatch(
         r"([0-9]{1,15}(?:\.[0-9]{1,6})?)\s*(?:([KMGTkmgt])(i?B)?|B)?", text.strip()
     )
     if match is None:
         reason = "is not a size; write 512, 8K or 8KiB, 64M or 64MiB, or 64MB for 64 million"
-        raise refuse("sizes", repr(text.strip()), reason)
+        raise refuse(option, repr(text.strip()), reason)
     base = 1000.0 if match[3] == "B" else 1024.0
     size: int = round(float(match[1]) * base ** POWERS[(match[2] or "").upper()])
     if size < 1:
-        raise refuse("sizes", repr(text.strip()), "is less than a byte")
+        raise refuse(option, repr(text.strip()), "is less than a byte; give at least 1")
+    if size > MOST_FLOW_BYTES:
+        reason = f"is too large; give at most {MOST_FLOW_BYTES:g} bytes"
+        raise refuse(option, repr(text.strip()), reason)
     return size

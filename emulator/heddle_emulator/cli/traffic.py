@@ -9,7 +9,7 @@ import numpy as np
 
 from heddle_controller.model.errors import CURE, refuse, sensible
 from heddle_controller.model.files.fabric_file import load_fabric_file
-from heddle_controller.model.files.flows_file import MOST_FLOW_BYTES, MOST_QPS
+from heddle_controller.model.files.flows_file import MOST_QPS
 from heddle_emulator.cli.output import bytes_of, echo
 from heddle_emulator.traffic import PATTERNS, flows_between, save_flows
 from heddle_emulator.traffic.matrix import load_matrix
@@ -83,9 +83,7 @@ def traffic(  # noqa: PLR0917 - click passes options by name
     loaded = load_fabric_file(fabric)
     if gbps is not None and not sensible(np.array([gbps])).all():
         raise refuse("traffic", "--gbps", f"is {gbps:g}; {CURE}")
-    sent = None if size is None else bytes_of(size)
-    if sent is not None and sent > MOST_FLOW_BYTES:
-        raise refuse("traffic", "--size", f"is {size}; give at most {MOST_FLOW_BYTES:g} bytes")
+    sent = None if size is None else bytes_of(size, "--size")
     if (pattern == _MATRIX) != (matrix is not None):
         raise refuse("traffic", _MATRIX, "goes with --matrix FILE, and nothing else does")
     if matrix is None:

@@ -164,40 +164,59 @@ def test_the_table_people_know(capfd: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "words",
+    ("words", "said"),
     [
-        ["--sizes", "8G..1M"],
-        ["--sizes", "x"],
-        ["--factor", "1"],
-        ["--hosts", "0"],
-        ["--groups", "3"],
-        ["--down", "l00,l01"],
-        ["--header", "-1"],
-        ["--nvlink-gbps", "0"],
-        ["--fabric", "nowhere"],
-        ["--qps", "0"],
+        (["--sizes", "8G..1M"], "--sizes: 8G..1M: ends below"),
+        (["--sizes", "x"], "--sizes: 'x': is not a size"),
+        (["--sizes", "1M..999999999T"], "--sizes: '999999999T': is too large"),
+        (["--sizes", "1M..1T"], "--sizes: 1M..1T: is too large for the table; give at most 900G"),
+        (["--factor", "1"], "--factor: 1: makes no sizes; give more than 1"),
+        (["--piece", "-1"], "--piece: '-1': is not a size"),
+        (["--hosts", "0"], "hosts"),
+        (["--groups", "3"], "groups"),
+        (["--down", "l00,l01"], "down"),
+        (["--header", "-1"], "header"),
+        (["--nvlink-gbps", "0"], "nvlink"),
+        (["--fabric", "nowhere"], "nowhere"),
+        (["--qps", "0"], "qps"),
     ],
 )
 def test_bad_words_are_refused_in_a_line(
-    words: list[str], capfd: pytest.CaptureFixture[str]
+    words: list[str], said: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """The exit status is 2, one line is printed, and nothing runs."""
+    """The exit status is 2, one line says which option is wrong, and nothing runs."""
     assert run_command_line(["nccl", *words]) == 2
     told = capfd.readouterr()
     assert told.out == ""
-    assert len(told.err.splitlines()) == 1
+    (line,) = told.err.splitlines()
+    assert said in line
+
+
+def test_columns_never_run_together(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """A size that is longer than its column, from a matrix, is followed by a blank."""
+    (tmp_path / "bytes.json").write_text('{"bytes": [[0, 100000000000000], [1, 0]]}')
+    words = ["nccl", "--op", "alltoall", "--matrix", str(tmp_path / "bytes.json"), "--gpus", "1"]
+    assert run_command_line([*words, "--strategies", "ideal"]) == 0
+    (line,) = [line for line in capfd.readouterr().out.splitlines() if not line.startswith("#")]
+    assert line.split()[:2] == ["100000000000000", "12500000000000"]
 
 
 def test_sizes_as_people_write_them() -> None:
     """K, M, G and MiB are binary, and MB is decimal. Ranges go up by a factor."""
     assert sizes_of("1M..8M") == [MIB, 2 * MIB, 4 * MIB, 8 * MIB]
     assert sizes_of("1K, 3M", 4) == [1024, 3 * MIB]
-    assert bytes_of("1.5MiB") == 3 * MIB // 2
-    assert bytes_of("1.5MB") == 1_500_000
-    assert [bytes_of(text) for text in ("64B", "2kB", "2KiB", "1G")] == [64, 2000, 2048, 1 << 30]
+    for text, count in (
+        ("1.5MiB", 3 * MIB // 2),
+        ("1.5MB", 1_500_000),
+        ("64B", 64),
+        ("2kB", 2000),
+        ("2KiB", 2048),
+        ("1G", 1 << 30),
+    ):
+        assert bytes_of(text, "--piece") == count
     for text in ("", "64iB", "64Mb", "64b"):
-        with pytest.raises(InputError, match="is not a size"):
-            bytes_of(text)
+        with pytest.raises(InputError, match=r"--piece: '.*': is not a size"):
+            bytes_of(text, "--piece")
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import html
+import json
+import re
+import shlex
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -9,14 +13,16 @@ from pathlib import Path
 import psutil
 import pytest
 
+from heddle_controller.model.files.fabric_file import save_fabric_file
 from heddle_emulator.campaign.campaign import Campaign
 from heddle_emulator.campaign.run import Journal, run_campaign
 from heddle_emulator.campaign.trials import FaultEvent, FaultKind, Trial
 from heddle_emulator.campaign.warm_fabric import WarmFabric
+from heddle_emulator.cli import run_command_line
 from heddle_emulator.executor import ExecutorError, ProcessExecutor
 from heddle_emulator.topology import clos
-from heddle_emulator.traffic import flows_between
-from tests.support.campaigns import FABRIC, small
+from heddle_emulator.traffic import flows_between, save_flows
+from tests.support.campaigns import FABRIC, FLOWS, small
 
 
 def _children() -> set[int]:
@@ -108,3 +114,21 @@ async def test_switches_flaps_and_several_links(datagrams: bool) -> None:  # noq
     assert found["spine"].worst == pytest.approx(1.5)
     assert found["flap"].regained
     assert found["two"].worst == pytest.approx(2.0)
+
+
+def test_the_command_on_the_page_plays_the_campaign_again(tmp_path: Path) -> None:
+    """It works while the folder of the first run is there, also after a run that was resumed."""
+    fabric, flows, out = tmp_path / "fabric.json", tmp_path / "flows.csv", tmp_path / "out"
+    save_fabric_file(FABRIC, fabric)
+    save_flows(FABRIC, FLOWS, flows)
+    first = ["--fabric", fabric, "--flows", flows, "--out", out, "--failures", "1", "--resume"]
+    assert run_command_line(["campaign", *map(str, first), "--workers", "1"]) == 0
+    page = (out / "index.html").read_text(encoding="utf-8")
+    (told,) = re.findall(r'<code id="command">(.*?)</code>', page)
+    program, *words = shlex.split(html.unescape(told))
+    assert program == "heddle-emulator"
+    assert run_command_line(words) == 0
+    old, new = (
+        json.loads((tmp_path / one / "summary.json").read_text()) for one in ("out", "out-again")
+    )
+    assert (new["name"], new["played"], new["seed"]) == (old["name"], 1, old["seed"])

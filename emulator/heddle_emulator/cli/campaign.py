@@ -126,7 +126,7 @@ def campaign(
     record = summary.record() | {"name": told.name, "seed": told.drawing.seed}
     (out / SUMMARY).write_text(f"{json.dumps(record, indent=1)}\n", encoding="utf-8")
     links = [replay.relative_to(out).as_posix() for replay in replays]
-    known = campaign_evidence(told, summary, [*journal.results.values()], links, _again())
+    known = campaign_evidence(told, summary, [*journal.results.values()], links, _again(out))
     (out / _PAGE).write_text(campaign_page(known), encoding="utf-8")
     if as_json:
         echo(json.dumps(record))
@@ -135,11 +135,15 @@ def campaign(
     return code or (0 if summary.held else _FAILED)
 
 
-def _again() -> str:
-    """Return the current command line with all options that were given."""
+def _again(out: Path) -> str:
+    """Return the current command line with all options that were given, for another folder.
+
+    The folder ``out`` has results now, which a new campaign does not overwrite.
+    """
     context, words = click.get_current_context(), ["heddle-emulator", "campaign"]
+    told = context.params | {"out": out.with_name(f"{out.name}-again"), "resume": False}
     for known in context.command.params:
-        value = context.params[known.name or ""]
+        value = told[known.name or ""]
         if value is None or value is False or value == known.default:
             continue
         option = [known.opts[0]] if isinstance(known, click.Option) else []

@@ -105,6 +105,7 @@ def compare(
     try:
         with CleanConsole(stderr=True).status("loading") as status:
             found = compared(loaded, wanted, names, seed, status.update, sending=sending)
+            record = found.record()  # computes the outcomes, while their progress is shown
     except (HeddleError, ControllerError, TimeoutError) as error:
         told = str(error) or "a switch did not come to hold its plan in time"
         echo(f"error: {told}", err=True)
@@ -114,7 +115,7 @@ def compare(
         for name, outcome in found.outcomes.items():
             folder.outcome(name, outcome)
     if as_json:
-        echo(json.dumps(found.record()))
+        echo(json.dumps(record))
     else:
         _show(found)
     return 0

@@ -14,6 +14,7 @@ the moment of the latest, so that no amount is sent early.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -60,6 +61,8 @@ class Timeline:
 
 _SAME = 1e-9
 """Fraction of the time so far; ends this close together are one event."""
+_TOLD_EVENTS = 16
+"""Events from one report of progress to the next."""
 FASTEST = 1e300
 """Gbit/s of a stream that nothing limits."""
 NO_MARKS: Ints = np.empty(0, dtype=np.int64)
@@ -102,11 +105,20 @@ class FluidSimulation:
         *,
         coarse: float = 0.0,
         timeline: Timeline | None = None,
+        tell: Callable[[float], None] | None = None,
     ) -> None:
-        """Begin at time 0; ``capacity`` is in Gbit/s, one element per arc."""
+        """Begin at time 0.
+
+        Args:
+            capacity: Gbit/s of each arc.
+            schedule: What is sent.
+            coarse: See above.
+            timeline: Takes the loads.
+            tell: Is called now and then with the part of the activities that is complete, 0 to 1.
+        """
         self.now = 0.0
         self.shares = Shares(capacity, schedule.streams)
-        self._schedule, self._timeline = schedule, timeline
+        self._schedule, self._timeline, self._tell = schedule, timeline, tell
         self._coarse = max(coarse, _SAME)
         self._events = 0
         count = len(schedule)
@@ -150,6 +162,8 @@ class FluidSimulation:
             self._pass(event)
             self._events += 1
             self._happen()
+            if self._tell is not None and self._events % _TOLD_EVENTS == 0:
+                self._tell(float(np.isfinite(self._end).mean()))
             if len(marks) and np.isfinite(self._end[marks]).any():
                 return
         if np.isfinite(until):

@@ -6,6 +6,7 @@ which part of a flow crosses each arc. The "path" of a sprayed flow contains all
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -44,6 +45,8 @@ class Outcome:
     fabric: Fabric
     carried: Carried
     sending: Sending = field(default_factory=Sending)
+    tell: Callable[[float], None] | None = None
+    """Called with the part that is complete, 0 to 1, while ``ends`` are computed."""
 
     @cached_property
     def loads(self) -> Floats:
@@ -104,7 +107,7 @@ class Outcome:
             return None
         carried, capacity = self.carried, self.fabric.structure.capacity
         sending = replace(self.sending, queues=None) if carried.limit else self.sending
-        return ends(capacity, carried.flows, carried.paths, carried.parts, sending)
+        return ends(capacity, carried.flows, carried.paths, carried.parts, sending, tell=self.tell)
 
     @property
     def makespan_seconds(self) -> float | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -105,6 +106,8 @@ def compare(
 ) -> Comparison:
     """Try each strategy; ``tell`` is called with its name before it begins.
 
+    Outcomes are computed when they are read. ``tell`` is then called with the progress.
+
     Raises:
         HeddleError, ControllerError: For "te", its controller did not start or did not answer.
     """
@@ -114,5 +117,11 @@ def compare(
         tell(name)
         choice = choose(name, fabric, flows, seed)
         bounds.append(choice.lower_bound)
-        outcomes[name] = Outcome(fabric, choice.carried, sending or Sending())
+        outcomes[name] = Outcome(
+            fabric, choice.carried, sending or Sending(), partial(_progress, tell, name)
+        )
     return Comparison(outcomes, max(bounds), seed)
+
+
+def _progress(tell: Callable[[str], None], name: str, share: float) -> None:
+    tell(f"{name}: {100 * share:.1f} % of the flows and phases are done")

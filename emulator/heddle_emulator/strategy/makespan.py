@@ -13,6 +13,7 @@ each phase of the job with the most phases.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -53,10 +54,19 @@ class Sending:
         return np.isinf(self.bytes)
 
 
-def ends(capacity: Floats, flows: Flows, paths: Paths, parts: Floats, sending: Sending) -> Floats:
+def ends(
+    capacity: Floats,
+    flows: Flows,
+    paths: Paths,
+    parts: Floats,
+    sending: Sending,
+    *,
+    tell: Callable[[float], None] | None = None,
+) -> Floats:
     """Return the seconds until each flow is done, shape (flows,); each must have a path.
 
-    Queues need the links of each path in order, and all ``parts`` 1.
+    Queues need the links of each path in order, and all ``parts`` 1. Without queues, ``tell`` is
+    called now and then with the part that is complete, 0 to 1.
 
     Raises:
         InputError: Queues are asked for, and there is too much to send, or the flows block each
@@ -87,7 +97,8 @@ def ends(capacity: Floats, flows: Flows, paths: Paths, parts: Floats, sending: S
     gbit = wire.sent(payload, paths.qp_count.astype(np.float64))
     schedule = Schedule(delay, lag, order.before, order.after, streams, paths.flow, gbit)
     ways = np.concatenate([capacity, np.where(kept, flows.gbps, np.inf)])
-    run = FluidSimulation(ways, schedule, coarse=0.0 if len(paths) <= _FEW else _COARSE).run()
+    coarse = 0.0 if len(paths) <= _FEW else _COARSE
+    run = FluidSimulation(ways, schedule, coarse=coarse, tell=tell).run()
     return run.end[: len(flows)]
 
 

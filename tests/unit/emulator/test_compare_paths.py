@@ -16,6 +16,8 @@ from heddle_emulator.cli import run_command_line
 from heddle_emulator.fluid.wire import NO_COST
 from heddle_emulator.play.nccl import NcclRun, nccl_script
 from heddle_emulator.play.play import least_seconds
+from heddle_emulator.strategy.compare import compare
+from heddle_emulator.strategy.makespan import Sending
 from heddle_emulator.topology import clos
 from heddle_emulator.traffic import flows_between, save_flows
 
@@ -47,6 +49,24 @@ def test_saved_paths_give_the_same_again(tmp_path: Path, capfd: pytest.CaptureFi
     name = f"plan:{tmp_path / 'o' / 'ecmp.json'}"
     again = _compared([*files, "--strategies", name], capfd)
     assert again[name] == saved["ecmp"]
+
+
+def test_progress_is_told_while_flows_end() -> None:
+    """Flows of different sizes end one after another, and the part that is done only grows."""
+    fabric = clos(leaves=4, spines=2, nics_per_leaf=16)
+    flows = flows_between(fabric, "permutation", seed=3)
+    told: list[str] = []
+    sending = Sending(np.arange(1, len(flows) + 1, dtype=np.float64) * SIZE)
+    found = compare(fabric, flows, ["ecmp"], 0, told.append, sending=sending)
+    assert told == ["ecmp"]
+    found.record()
+    parts = [
+        float(text.removeprefix("ecmp: ").removesuffix(" % of the flows and phases are done"))
+        for text in told[1:]
+    ]
+    assert parts
+    assert parts == sorted(set(parts))
+    assert 0 <= parts[0] < parts[-1] <= 100
 
 
 def test_an_ignored_column_is_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

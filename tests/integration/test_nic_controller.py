@@ -310,7 +310,7 @@ async def test_odd_reports_are_refused_whole(tmp_path: Path) -> None:
         assert "host" in violations(await refused("nobody", pair(nic)))
         assert "pairs[0]" in violations(await refused("l0-h0", pair(far)))
         assert "pairs[0]" in violations(await refused("l0-h0", pair(nic, "192.0.2.1")))
-        assert "pairs" in violations(await refused("l0-h0", pair(nic), pair(nic)))
+        assert "pairs[1]" in violations(await refused("l0-h0", pair(nic), pair(nic)))
         many = [pair(nic, ports=16_000), pair("l0-h0-n1", ports=MOST_PORTS - 15_999)]
         assert "pairs" in violations(await refused("l0-h0", *many))
         plain = await refused("l0-h0", pair(nic), fabric="fabrics/plain")

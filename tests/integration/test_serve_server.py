@@ -79,9 +79,10 @@ async def test_health_is_watched_until_the_end(tmp_path: Path) -> None:
         for serves, status in ((False, NOT_SERVING), (True, SERVING)):
             s.api.set_serving(serving=serves)
             assert [(await watch.read()).status for watch in watches] == [status] * 2
+        # A read that begins after the end of its stream is told of the end alone.
+        reading = [asyncio.create_task(watch.read()) for watch in watches]
         stopping = asyncio.create_task(s.api.stop(2.0))
-        lasts = await asyncio.gather(*(watch.read() for watch in watches))
-        assert [last.status for last in lasts] == [NOT_SERVING] * 2
+        assert [last.status for last in await asyncio.gather(*reading)] == [NOT_SERVING] * 2
         for watch in watches:
             assert reason(await refusal(watch.read())) == "SHUTTING_DOWN"
         await stopping

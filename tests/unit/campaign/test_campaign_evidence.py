@@ -47,6 +47,6 @@ def test_a_trial_that_could_not_be_played_is_named_with_its_reason() -> None:
 def test_a_campaign_of_which_nothing_could_be_played_has_a_page() -> None:
     """A campaign that was ended at once has a page, too."""
     text = _text(_played(faults=frozenset(range(4))))
-    assert "4 of 4 trials bad" in text
+    assert "All 4 trials bad" in text
     assert "How the trials are spread" not in text
     assert "Only 0 trials of 4 played" in _text([])

@@ -21,7 +21,7 @@ _CURES = {
     grpc.StatusCode.ABORTED: "another agent speaks for this switch: stop one of the two",
     grpc.StatusCode.RESOURCE_EXHAUSTED: "the controller is full; the agent will come again",
 }
-_HUNG_UP = "Socket closed", "Connection reset by peer", "Connection reset"
+_HUNG_UP = "Socket closed", "Connection reset"
 _HUNG_UP_CURE = (
     "it hung up: if it wants TLS, give --tls-ca, --tls-cert and --tls-key; if they are given, is"
     " the certificate still valid, and of an authority it knows?"
@@ -54,6 +54,7 @@ class SessionEnd(NamedTuple):
                 return _OUT_OF_DATE_CURE
             if any(word in self.details for word in ("OPENSSL_internal:", "Peer name", "Hostname")):
                 return _UNTRUSTED_CURE
-            if (self.details.splitlines() or [""])[0].rpartition(": ")[2] in _HUNG_UP:
+            cause = (self.details.splitlines() or [""])[0].rpartition(": ")[2]
+            if any(mark in cause for mark in _HUNG_UP):
                 return _HUNG_UP_CURE
         return _CURES.get(self.code, "")

@@ -234,9 +234,10 @@ def test_a_key_of_another_certificate_is_refused_at_the_start(tmp_path: Path) ->
     Channels(Tls(ca, cert, key))
 
 
-def test_a_controller_that_hangs_up_may_want_tls() -> None:
+@pytest.mark.parametrize("why", ["Socket closed", "recvmsg:Connection reset by peer (104)"])
+def test_a_controller_that_hangs_up_may_want_tls(why: str) -> None:
     """If a controller hangs up, the cure names the options for TLS."""
-    end = SessionEnd(grpc.StatusCode.UNAVAILABLE, "ipv4:127.0.0.1:7400: Socket closed")
+    end = SessionEnd(grpc.StatusCode.UNAVAILABLE, f"ipv4:127.0.0.1:7400: {why}")
     assert "--tls-ca" in end.cure
 
 

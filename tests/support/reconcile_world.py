@@ -21,7 +21,7 @@ from heddle_controller.plan.verify import verify_plan
 from heddle_controller.planner.planning import Engine
 from heddle_controller.reconcile.loop import Reconciler
 from heddle_controller.reconcile.observations import Observations
-from heddle_controller.reconcile.ports import AgentGateway, Metric
+from heddle_controller.reconcile.ports import AgentGateway, Metric, SystemClock
 from heddle_controller.reconcile.rollout.driver import RolloutSettings
 from heddle_controller.reconcile.worker import Dependencies, ReconcileSettings
 from heddle_controller.solve import (
@@ -66,22 +66,6 @@ SETTINGS = ReconcileSettings(
 
 IMPATIENT = replace(SETTINGS, rollout=replace(SETTINGS.rollout, patience=0.2))
 """For tests of switches that do not answer: the rollout continues without them."""
-
-
-class RealClock:
-    """The machine's clock."""
-
-    def now(self) -> float:
-        """Implement ``Clock.now``."""
-        return time.time()
-
-    def monotonic(self) -> float:
-        """Implement ``Clock.monotonic``."""
-        return time.monotonic()
-
-    async def sleep(self, seconds: float) -> None:
-        """Implement ``Clock.sleep``."""
-        await asyncio.sleep(seconds)
 
 
 class Figures:
@@ -172,7 +156,7 @@ class House:
             store,
             gateway,
             self.observations,
-            RealClock(),
+            SystemClock(),
             self.figures,
             planner,
             planner,

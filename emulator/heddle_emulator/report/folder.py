@@ -13,7 +13,6 @@ what is wrong.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,11 +22,12 @@ from pathlib import Path
 from urllib.parse import quote
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
+from pydantic import TypeAdapter, ValidationError
+
 from heddle_controller.model.errors import refuse
 from heddle_emulator.report import words
 from heddle_emulator.report.evidence import Chart, Convergence, Evidence, HeatMap, Moment, Story
 from heddle_emulator.report.page import VerdictBox, environment, page, verdict
-from heddle_emulator.report.plain import PlainError, from_plain, to_plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,8 +195,7 @@ def write(folder: Path, evidences: Sequence[Evidence]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     names = file_names(evidences)
     for name, evidence in zip(names, evidences, strict=True):
-        text = json.dumps(to_plain(evidence), separators=(",", ":"), allow_nan=False)
-        _put(folder / f"{name}.json", text + "\n")
+        _put(folder / f"{name}.json", to_json(evidence) + "\n")
     for name in names:
         _put(folder / f"{name}.html", page(read_evidence(folder / f"{name}.json")))
     _put_whole(folder, list(_reports(folder)))
@@ -221,21 +220,40 @@ def render(path: Path) -> list[Path]:
     return [*(path / f"{one.stem}.html" for one in found), path / INDEX]
 
 
+_FORM = TypeAdapter(Evidence)
+
+
+def to_json(evidence: Evidence) -> str:
+    """Return evidence as JSON. Numbers that are not finite become null."""
+    return _FORM.dump_json(evidence).decode()
+
+
 def read_evidence(path: Path) -> Evidence:
     """Return the evidence in a report's JSON file.
 
     Raises:
         InputError: The file is not a report; the message names the place of what is wrong.
     """
+    return parse_evidence(path.read_bytes(), str(path))
+
+
+def parse_evidence(text: str | bytes, origin: str) -> Evidence:
+    """Do the same for the content of a file called ``origin``. Unknown keys are ignored."""
     try:
-        evidence = from_plain(Evidence, json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, RecursionError) as error:
-        if isinstance(error, PlainError):
-            raise refuse(str(path), error.place, f"{error.reason}; give a drill's report") from None
-        raise refuse(str(path), "file", f"is not JSON: {error}") from None
+        evidence = _FORM.validate_json(text, strict=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        what = f"{first['msg']}; give a drill's report"
+        raise refuse(origin, _place(first["loc"]), what) from None
     for place, reason in flaws(evidence):
-        raise refuse(str(path), place, f"{reason}; give a drill's report as it was written")
+        raise refuse(origin, place, f"{reason}; give a drill's report as it was written")
     return evidence
+
+
+def _place(parts: Iterable[int | str]) -> str:
+    """Return where a value is in a file, such as ``stories[0].title``."""
+    words = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts)
+    return "".join(words).removeprefix(".") or "file"
 
 
 def _reports(folder: Path) -> Iterable[Read]:

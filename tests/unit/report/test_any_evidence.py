@@ -20,9 +20,8 @@ from heddle_emulator.report.evidence import (
     Story,
     TimeSeries,
 )
-from heddle_emulator.report.folder import flaws
+from heddle_emulator.report.folder import flaws, parse_evidence, to_json
 from heddle_emulator.report.page import page
-from heddle_emulator.report.plain import from_plain, to_plain
 from tests.support.report_evidences import Reader
 
 WORDS = st.text(max_size=12)
@@ -98,9 +97,10 @@ EVIDENCE = st.builds(
 
 @settings(max_examples=60)
 @given(EVIDENCE)
-def test_a_page_comes_of_it(evidence: Evidence) -> None:
+def test_evidence_comes_back_from_its_json_and_gives_a_page(evidence: Evidence) -> None:
     """No section fails because values are missing or extreme, or because of names."""
-    known = from_plain(Evidence, to_plain(evidence))
+    known = parse_evidence(to_json(evidence), "file")
+    assert known == evidence
     assert not list(flaws(known))
     reader = Reader(page(known))
     assert (reader.wrong, reader.open) == ([], [])

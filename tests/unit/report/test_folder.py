@@ -11,7 +11,16 @@ import pytest
 
 from heddle_controller.model.errors import InputError
 from heddle_emulator.cli import run_command_line
-from heddle_emulator.report.folder import file_names, junit, read_evidence, render, write
+from heddle_emulator.report.evidence import Measured
+from heddle_emulator.report.folder import (
+    file_names,
+    junit,
+    parse_evidence,
+    read_evidence,
+    render,
+    to_json,
+    write,
+)
 from tests.support.report_evidences import Reader, held, lost, unplayed
 
 
@@ -58,11 +67,11 @@ def test_pages_are_made_again_from_their_data(
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("{", "is not JSON"),
-        ("[" * 100_000, "is not JSON"),
-        ("[]", "json: is a list, not an object"),
-        ('{"drill": "x"}', "proves: is missing"),
-        ("\x00", "is not JSON"),
+        ("{", "Invalid JSON"),
+        ("[" * 100_000, "Invalid JSON"),
+        ("[]", "json: file: Input should be an object"),
+        ('{"drill": "x"}', "proves: Field required"),
+        ("\x00", "Invalid JSON"),
     ],
 )
 def test_what_is_no_report_is_refused(
@@ -91,7 +100,8 @@ def test_what_is_no_report_is_refused(
          "stories[0].charts[0].lines[0]: has 4 times and 3 values"),
         (lambda d: d["convergence"]["runs"][0]["seconds"].append(1.0),
          "convergence.runs[0]: has 3 stages of 2"),
-        (lambda d: d["stories"][0]["events"][0].update(at=None), "stories[0].events[0].at: is no"),
+        (lambda d: d["stories"][0]["events"][0].update(at=None),
+         "stories[0].events[0].at: Input should be"),
     ],
 )  # fmt: skip
 def test_a_report_that_does_not_fit_together_is_refused(
@@ -106,6 +116,41 @@ def test_a_report_that_does_not_fit_together_is_refused(
     with pytest.raises(InputError) as refused:
         render(path)
     assert place in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "place"),
+    [
+        ({"drill": 3}, "drill"),
+        ({"held": "yes"}, "held"),
+        ({"stories": [{}]}, "stories[0].title"),
+        ({"stories": [{"title": "t", "events": [{"at": 0, "mark": "x", "text": ""}]}]},
+         "stories[0].events[0].mark"),
+        ({"measured": {}}, "measured"),
+    ],
+)  # fmt: skip
+def test_a_wrong_form_is_refused_with_its_place(change: dict[str, object], place: str) -> None:
+    """The place names the field as a reader of the file would look for it."""
+    document = json.loads(to_json(held())) | change
+    with pytest.raises(InputError) as refused:
+        parse_evidence(json.dumps(document), "x.json")
+    assert str(refused.value).startswith(f"x.json: {place}: ")
+
+
+def test_what_never_came_is_null() -> None:
+    """JSON has no infinity, so it is written as null and read as None."""
+    measured = Measured("recovered", "", "s", "one", "", (0.5, float("inf")), max=float("inf"))
+    text = to_json(replace(held(), measured=(measured,)))
+    (written,) = json.loads(text)["measured"]
+    assert (written["runs"], written["max"]) == ([0.5, None], None)
+    (read,) = parse_evidence(text, "x.json").measured
+    assert (read.runs, read.max) == ((0.5, None), None)
+
+
+def test_keys_of_a_newer_version_are_passed_over() -> None:
+    """Files with additional fields can still be read."""
+    document = json.loads(to_json(held())) | {"mode": 3}
+    assert parse_evidence(json.dumps(document), "x.json") == parse_evidence(to_json(held()), "")
 
 
 def test_a_file_whose_name_is_a_url_is_linked_as_a_file(tmp_path: Path) -> None:

@@ -1,10 +1,11 @@
 """Lower bounds on the worst utilisation after a loss, for any choice of backups.
 
 The paths are those of the plan. The bounds look at each switch where paths lose the step from their
-first switch, or to their last one:
+first switch, or to their last one. They also look at each zone where paths lose the step out of it,
+or into it:
 
 - What the loss does not break stays where it is.
-- All that has to leave the switch shares the links that are left, however it is divided.
+- All that has to leave the switch or zone shares the links that are left, however it is divided.
 - Each broken path moves as a whole and adds its rate to one of the links that are left. Let there
   be ``m`` such paths, and add paths of the smallest rate among them one by one, each to the link
   that stays least full with it. The worst link is at least as full as the last addition makes one.
@@ -18,11 +19,23 @@ paths that may run at any time.
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
-from heddle_controller.model.arrays import NONE, Bools, Floats, Ints, among, marked, numbered
+from heddle_controller.model.arrays import (
+    NONE,
+    Bools,
+    Floats,
+    Ints,
+    among,
+    distinct,
+    marked,
+    numbered,
+    stable_order,
+)
+from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.flows import ANY_PHASE
 from heddle_controller.solve.losses.moves import APART, joined
 from heddle_controller.solve.losses.screen import LossScreen
@@ -30,7 +43,9 @@ from heddle_controller.solve.losses.screen import LossScreen
 _MOST_ALONE = 1_000
 """Number of losses looked at in all, up to which each path is also looked at by itself."""
 _MOST_ROUNDS = 64
-"""Most paths of one switch that are added one by one."""
+"""Most paths of one switch or zone that are added one by one."""
+_MOST_CELLS = 1 << 20
+"""Most elements of an array of losses and links out of zones."""
 
 
 class _Broken(NamedTuple):
@@ -50,6 +65,86 @@ class _Broken(NamedTuple):
         return _Broken(*(column[some] for column in self))
 
 
+class _Groups(NamedTuple):
+    """Broken paths that have to leave, or enter, one switch or zone after one loss."""
+
+    loss: Ints
+    place: Ints
+    """Node row of the switch, or number of the zone."""
+    paths: Ints
+    """How many paths they are."""
+    least: Floats
+    """Smallest rate of one of them."""
+    gbps: Floats
+    """Sum of their rates."""
+
+    @classmethod
+    def of(cls, broken: _Broken, rows: Ints, place: Ints, gbps: Floats) -> _Groups:
+        """Group some rows of broken paths by loss and ``place``.
+
+        ``gbps`` gives the rate of each slot.
+        """
+        loss, rate = broken.loss[rows], gbps[broken.slot[rows]]
+        group, first = numbered(loss * (int(place.max(initial=0)) + 1) + place)
+        least = np.full(len(first), np.inf)
+        np.minimum.at(least, group, rate)
+        count = np.bincount(group, minlength=len(first))
+        gbps = np.bincount(group, rate, len(first)).astype(np.float64)
+        return cls(loss[first], place[first], count, least, gbps)
+
+    def take(self, some: Ints) -> _Groups:
+        """Return some of the groups."""
+        loss, place, paths, least, gbps = self
+        return _Groups(loss[some], place[some], paths[some], least[some], gbps[some])
+
+
+class _Zones:
+    """The working arcs between each zone and the rest of a fabric. What has no zone is one, too."""
+
+    def __init__(self, fabric: Fabric, used: Floats) -> None:
+        """Read a fabric whose arcs are ``used`` to these parts of their capacity."""
+        structure, self._used = fabric.structure, used
+        self.of = structure.nodes.zone - NONE
+        """Number of each node's zone."""
+        self._tail, self._head = self.of[structure.tail], self.of[structure.head]
+        self._open = structure.inner & fabric.carries & (self._tail != self._head)
+        arcs = np.flatnonzero(self._open)
+        self._out = arcs[stable_order(self._tail[arcs])]
+        zones = np.arange(int(self.of.max(initial=0)) + 2)
+        self._begin = np.searchsorted(self._tail[self._out], zones)
+        self.gates = int(np.diff(self._begin).max(initial=0))
+        """Most arcs out of any zone."""
+        self._capacity = structure.capacity
+
+    def is_gate(self, arc: Ints, zone: Ints, *, into: bool) -> Bools:
+        """Whether each arc is one of those into or out of the zone in the same position."""
+        own = (self._head if into else self._tail)[arc]
+        return np.asarray(self._open[arc] & (own == zone))
+
+    def ways(self, zone: Ints, *, into: bool) -> tuple[Ints, Bools]:
+        """Return the arcs into or out of zones, as ``Floors._ways_on`` does for switches."""
+        begin, place = self._begin[zone][:, None], np.arange(self.gates)
+        arcs = self._out[np.minimum(begin + place, len(self._out) - 1)]
+        return arcs ^ 1 if into else arcs, place < self._begin[zone + 1][:, None] - begin
+
+    def most(self, groups: _Groups, lost: Ints, *, into: bool) -> Floats:
+        """Return how full groups need to make an arc at most; infinite if not easily known.
+
+        No arc takes more than one path if each group takes the emptiest arcs. ``lost`` is the
+        number of arcs that each group has lost.
+        """
+        most = np.full(len(groups.loss), np.inf)
+        for zone in distinct(groups.place).tolist():
+            arcs = self._out[self._begin[zone] : self._begin[zone + 1]]
+            arcs = arcs ^ 1 if into else arcs
+            rows = np.flatnonzero(groups.place == zone)
+            taken = groups.paths[rows] + lost[rows]
+            rows, taken = rows[taken <= len(arcs)], taken[taken <= len(arcs)]
+            used = np.sort(self._used[arcs])[taken - 1]
+            most[rows] = used + groups.least[rows] / self._capacity[arcs].min()
+        return most
+
+
 class Floors:
     """Lower bounds on the worst utilisation after losses of each kind, for any backups.
 
@@ -64,6 +159,11 @@ class Floors:
         self._routes, self._single_ways = screen.standing.routes, screen.single_ways
         self._looked = 0
         self._beside: Ints | None = None
+
+    @cached_property
+    def _zones(self) -> _Zones:
+        fabric = self._plan.fabric
+        return _Zones(fabric, self._loads / fabric.structure.capacity)
 
     def look_at(self, some: Ints, beside: Ints | None = None) -> None:
         """Raise the bounds by looking at some losses, given in ascending order.
@@ -90,6 +190,8 @@ class Floors:
         broken = broken.take(self._standing.fates(broken.loss, broken.slot) != APART)
         for into in (False, True):
             self._at_switches(broken, into=into)
+            if beside is None and self._zones.gates:
+                self._at_zones(broken, into=into)
         self._looked += len(some)
         if self._looked <= _MOST_ALONE:
             self._of_each_path(broken)
@@ -149,24 +251,60 @@ class Floors:
             rows = rows[np.bincount(place, plan.fabric.carries[beside], len(rows)) == 1]
         if not len(rows):
             return
-        ends = ends[rows]
-        rate, nodes = self._routes.gbps[broken.slot[rows]], len(structure.nodes.kind)
-        group, first = numbered(broken.loss[rows] * nodes + ends)
-        loss, switch = broken.loss[rows[first]], ends[first]
-        count = np.bincount(group)
-        least = np.full(len(count), np.inf)
-        np.minimum.at(least, group, rate)
-        option, there = self._ways_on(switch, into=into)
-        there &= ~self._losses.takes(loss[:, None], option)
+        groups = _Groups.of(broken, rows, ends[rows], self._routes.gbps)
+        option, there = self._ways_on(groups.place, into=into)
+        there &= ~self._losses.takes(groups.loss[:, None], option)
+        self._share(groups, option, there)
+
+    def _at_zones(self, broken: _Broken, *, into: bool) -> None:
+        """Raise the bounds at zones where paths lose the step out of or ``into`` them."""
+        plan, structure, zones = self._plan, self._plan.fabric.structure, self._zones
+        target = plan.flows.destination[self._routes.flow[broken.slot]]
+        place, beside = joined(*structure.out, target)
+        single = np.bincount(place, plan.fabric.carries[beside], len(target)) == 1
+        own = zones.of[structure.head[broken.down] if into else structure.tail[broken.up]]
+        other = zones.of[structure.tail[broken.up] if into else structure.head[broken.down]]
+        far = single & (own != other)
+        broken, own = broken.take(far), own[far]
+        arcs = self._routes.arcs.take(broken.slot, axis=0)
+        step = (arcs != NONE) & zones.is_gate(arcs, own[:, None], into=into)
+        arc = arcs[np.arange(len(arcs)), step.argmax(axis=1)]
+        rows = np.flatnonzero((step.sum(axis=1) == 1) & self._losses.takes(broken.loss, arc))
+        groups = _Groups.of(broken, rows, own[rows], self._routes.gbps)
+        at, arc = self._losses.arcs_of(groups.loss)
+        lost = np.bincount(at, zones.is_gate(arc, groups.place[at], into=into), len(groups.loss))
+        most = zones.most(groups, lost.astype(np.int64), into=into)
+        rows = np.flatnonzero(most > self.floor[self._losses.kind(groups.loss)])
+        rows = rows[np.argsort(-most[rows], kind="stable")]
+        batch = max(_MOST_CELLS // zones.gates, 1)
+        while len(rows):
+            first = groups.take(rows[:batch])
+            option, there = zones.ways(first.place, into=into)
+            there &= ~self._losses.takes(first.loss[:, None], option)
+            self._share(first, option, there)
+            rows = rows[batch:]
+            rows = rows[most[rows] > self.floor[self._losses.kind(groups.loss[rows])]]
+
+    def _share(self, groups: _Groups, option: Ints, there: Bools) -> None:
+        """Raise the bounds by what paths do that share the links that are left to them.
+
+        Args:
+            groups: Paths that have to leave, or enter, one place after one loss.
+            option: The arcs that are left to each group, a padded row for each.
+            there: Marks the elements of ``option`` that are not padding.
+        """
+        structure, loss, count, least = (
+            self._plan.fabric.structure,
+            groups.loss,
+            groups.paths.copy(),
+            groups.least,
+        )
         stays = np.where(there, self._stays(loss[:, None], option), np.inf)
         capacity = np.where(there, structure.capacity[option], 1.0)
         together = structure.capacity[option].sum(axis=1, where=there)
         total = stays.sum(axis=1, where=there)
         fluid = np.divide(
-            total + np.bincount(group, weights=rate),
-            together,
-            out=np.zeros(len(count)),
-            where=together > 0,
+            total + groups.gbps, together, out=np.zeros(len(count)), where=together > 0
         )
         self._raise(loss, fluid)
         # Adding a path to the emptiest link makes it no fuller than the mean plus the path's rate.

@@ -5,9 +5,8 @@ little time. A piece is a container of its own with some rows of one table. A ta
 content (after each block of flows or of switches) and not by position. So if rows are added or
 removed, the pieces before and after do not change.
 
-The compressed form of each piece is remembered by a hash of its content. It is also remembered with
-the columns of the newest few tables, so most pieces are only compared with those of the plan before
-and not even hashed. The result is complete, and it is the same bytes whatever was packed before.
+The compressed form of each piece is remembered by a hash of its content. The result is complete,
+and it is the same bytes whatever was packed before.
 
 A lost link moves a few of perhaps ten thousand flows. Compressing and writing all other paths again
 would be most of the cost of a commit. So a plan of the same flows on the same structure is stored
@@ -28,7 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from heddle_controller.model.arrays import NONE, Bools, Ints, cut_rows, starts
+from heddle_controller.model.arrays import NONE, Ints, cut_rows, starts
 from heddle_controller.model.fabric import Fabric, Structure
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import (
@@ -59,9 +58,6 @@ _KEPT = 4096
 _SIZE = 4
 """Bytes of a number of pieces, and of the length of a piece."""
 
-TABLES_KEPT = 12
-"""How many tables have their columns remembered: those of a few plans, usually of one fabric."""
-
 
 @dataclass(frozen=True, slots=True)
 class Table:
@@ -82,38 +78,6 @@ class Table:
             name: column[self.bounds[name][part] : self.bounds[name][part + 1]]
             for name, column in self.columns.items()
         }
-
-    def like(self, other: Table) -> bool:
-        """Return whether both have the same name, columns and number of pieces."""
-        return (
-            self.name == other.name
-            and self.columns.keys() == other.columns.keys()
-            and self.piece_count == other.piece_count
-        )
-
-    def same_pieces(self, other: Table) -> Bools:
-        """Return which pieces equal those of another table, which must be ``like`` this one."""
-        same = np.ones(self.piece_count, dtype=np.bool_)
-        for name, column in self.columns.items():
-            was = other.columns[name]
-            if column.dtype != was.dtype:
-                return np.zeros_like(same)
-            now, then = self.bounds[name], other.bounds[name]
-            same &= np.diff(now) == np.diff(then)
-            if np.array_equal(now, then):
-                places = np.flatnonzero(column != was)
-                same[np.searchsorted(now, places, side="right") - 1] = False
-                continue
-            for part in np.flatnonzero(same).tolist():
-                mine = column[now[part] : now[part + 1]]
-                same[part] = np.array_equal(mine, was[then[part] : then[part + 1]])
-        return same
-
-
-@dataclass(frozen=True, slots=True)
-class _Packed:
-    table: Table
-    pieces: Sequence[bytes]
 
 
 def table(name: str, columns: Mapping[str, Ints], key: Ints, block: int, long: str = "") -> Table:
@@ -143,8 +107,6 @@ class PiecePacker:
         self._lock = Lock()
         self._known: OrderedDict[bytes, bytes] = OrderedDict()
         """Compressed pieces by the hash of their content; the last used comes last."""
-        self._tables: deque[_Packed] = deque(maxlen=TABLES_KEPT)
-        """The tables packed last, with their pieces; the newest comes last."""
 
     def pack(self, heads: Iterable[bytes], tables: Iterable[Table]) -> bytes:
         """Return containers, followed by the pieces of tables, as bytes.
@@ -156,27 +118,15 @@ class PiecePacker:
         """
         pieces = list(heads)
         for one in tables:
-            pieces += self._packed(one)
+            head = {"table": one.name}
+            pieces += (
+                self._compressed(raw(head, one.piece(part))) for part in range(one.piece_count)
+            )
         number = len(pieces).to_bytes(_SIZE, "big")
         return _MAGIC + number + b"".join(len(one).to_bytes(_SIZE, "big") + one for one in pieces)
 
-    def _packed(self, one: Table) -> Sequence[bytes]:
-        """Return the packed pieces of a table, reusing those that equal the table before."""
-        with self._lock:
-            known = next((k for k in reversed(self._tables) if k.table.like(one)), None)
-        same = one.same_pieces(known.table) if known else np.zeros(one.piece_count, dtype=np.bool_)
-        pieces = [
-            known.pieces[part]
-            if known and same[part]
-            else self._compressed(raw({"table": one.name}, one.piece(part)))
-            for part in range(one.piece_count)
-        ]
-        with self._lock:
-            self._tables.append(_Packed(one, pieces))
-        return pieces
-
     def _compressed(self, content: bytes) -> bytes:
-        key = hashlib.blake2b(content, digest_size=16).digest()
+        key = hashlib.sha256(content).digest()
         with self._lock:
             found = self._known.get(key)
             if found is not None:

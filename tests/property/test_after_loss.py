@@ -390,7 +390,8 @@ def _least_of_all(plan: Plan, lost: list[int]) -> float:
         first = starts(np.array([len(way) for way in ways], dtype=np.int64))
         arcs = np.array([arc for way in ways for arc in way], dtype=np.int64)
         backups = Paths(paths.flow, paths.first_qp, paths.last_qp, first, arcs)
-        least = min(least, after(replace(plan, backups=backups), lost)[0])
+        used, _, stranded = after(replace(plan, backups=backups), lost)
+        least = least if stranded else min(least, used)
     return least
 
 

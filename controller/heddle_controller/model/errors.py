@@ -15,8 +15,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from heddle_controller.model.arrays import Bools, Floats
+if TYPE_CHECKING:  # commands that only refuse input start without numpy
+    from heddle_controller.model.arrays import Bools, Floats
 
 MAX_PROBLEMS = 20
 """The most problems reported for one input. Further ones are usually the same mistake again."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 
-import pytest
-
 from heddle_controller.cli.main import COMMANDS
 
 HEAVY = {"networkx", "ortools", "pandas", "pydantic", "redis", "rich", "scipy"}
@@ -14,35 +12,47 @@ HEAVY = {"networkx", "ortools", "pandas", "pydantic", "redis", "rich", "scipy"}
 LOADED = """
 import sys
 from heddle_controller.cli.main import main
-try:
-    main(sys.argv[1:])
-finally:
-    print(*sorted({name.partition(".")[0] for name in sys.modules}), file=sys.stderr)
+for words in sys.argv[1:]:
+    try:
+        main(words.split())
+    except SystemExit as end:
+        assert not end.code, words
+print(*sorted({name.partition(".")[0] for name in sys.modules}), file=sys.stderr)
 """
+"""Runs commands, one after another, and prints the packages that they have loaded."""
 
 
-@pytest.mark.parametrize(
-    "command", ["audit", "demand", "doctor", "drain", "job", "overlay", "show", "slurm"]
-)
-def test_a_command_loads_nothing_that_only_others_need(command: str) -> None:
-    """Commands that ask a controller start without the planner, a database or coloured tables."""
-    run = [sys.executable, "-c", LOADED, "--server", "127.0.0.1:1", command, "--help"]
+def loaded(*commands: str) -> tuple[str, set[str]]:
+    """Return what commands print, run in one fresh process, and the packages that they load."""
+    run = [sys.executable, "-c", LOADED, *commands]
     done = subprocess.run(run, capture_output=True, text=True, check=True)
-    assert "Usage:" in done.stdout
-    assert set(done.stderr.split()) & HEAVY == set()
+    return done.stdout, set(done.stderr.split())
+
+
+def test_a_command_loads_nothing_that_only_others_need() -> None:
+    """Commands that ask a controller start without the planner, a database or coloured tables."""
+    asking = ("audit", "demand", "doctor", "drain", "job", "overlay", "show", "slurm")
+    said, packages = loaded(*(f"--server 127.0.0.1:1 {command} --help" for command in asking))
+    assert said.count("Usage:") == len(asking)
+    assert packages & HEAVY == set()
+
+
+def test_a_job_of_slurm_does_not_wait_for_numpy() -> None:
+    """What Slurm runs before and after every job starts without numpy."""
+    said, packages = loaded("slurm prolog --help", "slurm epilog --help")
+    assert said.count("Usage:") == 2
+    assert packages & (HEAVY | {"numpy"}) == set()
 
 
 def test_help_names_every_command_without_the_planner() -> None:
     """The help has a line for each command, and loads no solver."""
-    done = subprocess.run(
-        [sys.executable, "-c", LOADED, "--help"], capture_output=True, text=True, check=True
-    )
-    said = done.stdout.partition("Commands:\n")[2].partition("\n\n")[0]
+    shown, packages = loaded("--help")
+    said = shown.partition("Commands:\n")[2].partition("\n\n")[0]
     told = [
         line.split()[0] for line in said.splitlines() if line.startswith("  ") and line[2] != " "
     ]
     assert told == sorted(COMMANDS)
-    assert set(done.stderr.split()) & {"networkx", "ortools", "pandas", "scipy"} == set()
+    assert packages & {"networkx", "ortools", "pandas", "scipy"} == set()
 
 
 def test_a_controller_starts_without_what_only_hard_plans_need() -> None:

@@ -9,34 +9,37 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 PATIENCE = 240.0
 """Seconds. Not a measure of speed: less than a test may take, more than anything should take."""
-
-
-def _pause(waited: float) -> float:
-    """Return seconds until the next check; rarer with time, since a check may start a program."""
-    return min(0.005 + waited / 20, 0.1)
 
 
 async def until(
     holds: Callable[[], object], what: str = "the state to come", seconds: float = PATIENCE
 ) -> None:
     """Wait until a condition holds, while other tasks run; fail after ``seconds``."""
-    begun = time.monotonic()
-    while not holds():
-        waited = time.monotonic() - begun
-        assert waited < seconds, f"waited {seconds:g} s for {what}"
-        await asyncio.sleep(_pause(waited))
+    for pause in _pauses(holds, what, seconds):
+        await asyncio.sleep(pause)
 
 
 def wait_until(
     holds: Callable[[], object], what: str = "the state to come", seconds: float = PATIENCE
 ) -> None:
     """Wait until a condition holds that other threads or processes bring about."""
-    begun = time.monotonic()
+    for pause in _pauses(holds, what, seconds):
+        time.sleep(pause)
+
+
+def _pauses(holds: Callable[[], object], what: str, seconds: float) -> Iterator[float]:
+    """Yield the seconds until the next check, as long as a condition does not hold.
+
+    They grow with the time waited. A check may start a program, so others have the processor for
+    as long as the check took.
+    """
+    begun = asked = time.monotonic()
     while not holds():
-        waited = time.monotonic() - begun
-        assert waited < seconds, f"waited {seconds:g} s for {what}"
-        time.sleep(_pause(waited))
+        now = time.monotonic()
+        assert now - begun < seconds, f"waited {seconds:g} s for {what}"
+        yield min(0.005 + (now - begun) / 20, 0.1) + now - asked
+        asked = time.monotonic()

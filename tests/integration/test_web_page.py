@@ -75,56 +75,79 @@ CELLS = """[...document.querySelectorAll("tbody tr")].map(
   (row) => [...row.cells].map((cell) => cell.innerText))"""
 """The texts of all rows of all tables."""
 MARKUP = '<img src=x onerror="document.title=1">'
-STILL = pytest.mark.asyncio(loop_scope="module")
-"""Marks tests that share a world."""
+pytestmark = pytest.mark.asyncio(loop_scope="module")  # they share a browser
 
 
 @dataclass
 class World:
-    """A controller, the agents of its fabric, and a browser's page."""
+    """A controller, a browser's page, and a fabric with the agents of its switches."""
 
     controller: Controller
-    fleet: Fleet
     page: Page
+    fabric: str
+    fleet: Fleet
 
     async def open(self, path: str) -> None:
         """Open a view of the fabric."""
-        await self.page.open(f"{self.controller.page}fabrics/f1{path}")
+        await self.page.open(f"{self.controller.page}{self.fabric}{path}")
+
+    def client(self) -> Client:
+        """Return a client of the fabric; use it as ``async with``."""
+        return Client(self.controller.api, self.fabric)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shown(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Page]:
+    """One browser for all tests of this file."""
+    browser()
+    async with browsing(tmp_path_factory.mktemp("browser")) as page:
+        yield page
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def page(shown: Page) -> Page:
+    """A page that nobody has used."""
+    await shown.begin()
+    return shown
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def controller(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Controller]:
+    """One controller for all tests that leave it running. They have fabrics of their own."""
+    async with Controller(tmp_path_factory.mktemp("shared"), "--web-port=0") as made:
+        yield made
 
 
 @asynccontextmanager
-async def world(path: Path, fabric: Fabric, *jobs: Job) -> AsyncIterator[World]:
-    """A controller, agents and a browser, with the jobs programmed."""
-    browser()
-    async with (
-        Controller(path, "--web-port=0") as controller,
-        Client(controller.api, "fabrics/f1") as client,
-    ):
+async def world(
+    controller: Controller, page: Page, name: str, fabric: Fabric, *jobs: Job
+) -> AsyncIterator[World]:
+    """A fabric with its agents, and the jobs programmed."""
+    name = f"fabrics/{name}"
+    async with Client(controller.api, name) as client:
         await client.put_fabric(fabric)
-        async with Fleet(fabric, [controller.api], name="fabrics/f1", notices=True) as fleet:
+        async with Fleet(fabric, [controller.api], name=name, notices=True) as fleet:
             await fleet.connected(PATIENCE)
             for job in jobs:
                 await client.submit(job)
             await client.programmed_jobs([job.name for job in jobs], PATIENCE)
-            async with browsing(path) as page:
-                yield World(controller, fleet, page)
+            yield World(controller, page, name, fleet)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def shared(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World]:
+async def shared(controller: Controller, shown: Page) -> AsyncIterator[World]:
     """One world for all tests that change nothing in it."""
-    async with world(tmp_path_factory.mktemp("shared"), POD, JOB) as made:
+    async with world(controller, shown, "f1", POD, JOB) as made:
         yield made
 
 
-@pytest_asyncio.fixture(loop_scope="module")
-async def still(shared: World) -> World:
+@pytest.fixture
+def still(shared: World, page: Page) -> World:
     """The shared world, with a page that nobody has used."""
-    await shared.page.begin()
+    assert shared.page is page
     return shared
 
 
-@STILL
 async def test_from_a_slow_job_to_the_guilty_link(still: World) -> None:
     """Clicks lead from the jobs to the link that slows one, to its flows, and to their reasons.
 
@@ -155,7 +178,6 @@ async def test_from_a_slow_job_to_the_guilty_link(still: World) -> None:
     assert page.console == []
 
 
-@STILL
 async def test_the_heat_map_is_worked_by_keys_and_said_in_words(still: World) -> None:
     """Arrow keys move over cells, each is told in words, and Enter opens its link.
 
@@ -183,7 +205,6 @@ async def test_the_heat_map_is_worked_by_keys_and_said_in_words(still: World) ->
     assert page.console == []
 
 
-@STILL
 async def test_what_is_measured_stands_beside_what_was_planned(still: World) -> None:
     """Once rates are reported, the map shows how full links are as measured and as planned.
 
@@ -198,7 +219,7 @@ async def test_what_is_measured_stands_beside_what_was_planned(still: World) -> 
     note = await page.does("document.querySelector('main .note').textContent")
     assert "No flow was measured yet" in note
     assert await page.does("document.querySelectorAll('tbody tr').length") == 0
-    async with Client(still.controller.api, "fabrics/f1") as client:
+    async with still.client() as client:
         _, routes = await client.list_routes()
         rates = {route.flow: route.gbps / 4 for route in routes}
         batch = demand_pb2.RateBatch(interval_seconds=1.0, flows=rates, rates_gbps=rates.values())
@@ -214,14 +235,13 @@ async def test_what_is_measured_stands_beside_what_was_planned(still: World) -> 
     assert page.console == []
 
 
-@STILL
 async def test_what_if_is_asked_by_a_form_and_changes_nothing(still: World) -> None:
     """The form's answer has the worst link as it would be; the plan and the links stay.
 
     A wrong name gives an alert.
     """
     page = still.page
-    async with Client(still.controller.api, "fabrics/f1") as client:
+    async with still.client() as client:
         before = await client.list_routes()
     await still.open("/what-if")
     await page.until("document.querySelector('#one')")
@@ -238,13 +258,12 @@ async def test_what_if_is_asked_by_a_form_and_changes_nothing(still: World) -> N
     await page.until("document.querySelector('#answer [role=alert]')")
     assert await page.does("document.querySelector('#answer').innerText.includes('nobody')")
     not_up = fabric_pb2.ListLinksRequest(parent="fabrics/f1", not_up_only=True)
-    async with Client(still.controller.api, "fabrics/f1") as client:
+    async with still.client() as client:
         assert await client.list_routes() == before
         assert not (await client.fabrics.ListLinks(not_up)).links
     assert [text for text in page.console if "400" not in text and "404" not in text] == []
 
 
-@STILL
 @pytest.mark.deep
 async def test_axe_finds_nothing_that_keeps_people_out(still: World) -> None:
     """By axe's rules, every view has names, roles, an order and a contrast that all can use.
@@ -271,7 +290,6 @@ async def test_axe_finds_nothing_that_keeps_people_out(still: World) -> None:
     assert await page.does("axe.version") >= "4"
 
 
-@STILL
 @pytest.mark.deep
 async def test_a_page_left_open_for_a_day_grows_no_more(still: World) -> None:
     """A day of changes, one every five seconds, adds no nodes and no memory to the page."""
@@ -303,10 +321,10 @@ async def grown(page: Page) -> dict[str, float]:
     return {one["name"]: one["value"] for one in told}
 
 
-async def test_a_lost_link_is_seen_and_so_is_its_return(tmp_path: Path) -> None:
+async def test_a_lost_link_is_seen_and_so_is_its_return(controller: Controller, page: Page) -> None:
     """The page shows a lost link and the plan that came of it, and later its return."""
-    async with world(tmp_path, POD, JOB) as given:
-        page, steps = given.page, StepRunner(LiveFabric(given.fleet))
+    async with world(controller, page, "lossy", POD, JOB) as given:
+        steps = StepRunner(LiveFabric(given.fleet))
         await given.open("")
         await page.until("document.querySelector('#verdict')")
         link = int(np.flatnonzero(POD.structure.nodes.kind[POD.structure.links.a] != 0)[0])
@@ -317,7 +335,7 @@ async def test_a_lost_link_is_seen_and_so_is_its_return(tmp_path: Path) -> None:
         told = await page.does("document.querySelector('#down').textContent")
         assert all(end in told for end in ends)
         await page.until("document.querySelector('#verdict').innerText.includes('1 link is down')")
-        await page.click("nav a[href='/fabrics/f1/plans']")
+        await page.click("nav a[href='/fabrics/lossy/plans']")
         lost = f"link lost: {','.join(ends)}"
         await page.until(f"document.querySelector('tbody')?.innerText.includes('{lost}')")
         changes = await page.does(
@@ -325,9 +343,9 @@ async def test_a_lost_link_is_seen_and_so_is_its_return(tmp_path: Path) -> None:
         )
         assert len(changes) == 2  # the fabric and the job
         assert all(changes)
-        await page.click("tbody a[href^='/fabrics/f1/comparison?']")
+        await page.click("tbody a[href^='/fabrics/lossy/comparison?']")
         await page.until(f"document.querySelector('#moved')?.innerText.includes('{lost}')")
-        await page.until("document.querySelector('tbody a[href^=\"/fabrics/f1/flow?\"]')")
+        await page.until("document.querySelector('tbody a[href^=\"/fabrics/lossy/flow?\"]')")
         await given.open("/map")
         await page.until("document.querySelector('[data-painted]')")
         await steps.do(Step(0.0, StepKind.MEND, (cable_name(POD, link),)))
@@ -343,7 +361,9 @@ def worded(path: common_pb2.Path) -> str:
     return " → ".join(map("".join, zip(before, path.nodes, strict=True)))
 
 
-async def test_paths_name_the_parallel_link_that_they_take(tmp_path: Path) -> None:
+async def test_paths_name_the_parallel_link_that_they_take(
+    controller: Controller, page: Page
+) -> None:
     """Where links are parallel, a path has the key of its link before the node that it leads to.
 
     The key 0 is left out. This holds for paths, for backups and for what moved between two plans.
@@ -362,9 +382,8 @@ async def test_paths_name_the_parallel_link_that_they_take(tmp_path: Path) -> No
     job = Job("j", ("h0", "h1"), 2, Parallelism(dp=4),
               (Collective(Operation.ALL_TO_ALL, Group.DP, 1 << 30),))  # fmt: skip
     keyed, plain = ("h0-n1 → l0 → [7]s0 → [7]l1 → h1-n1", "h0-n0 → l0 → s0 → l1 → h1-n0")
-    async with world(tmp_path, fabric, job) as given:
-        page = given.page
-        async with Client(given.controller.api, "fabrics/f1") as client:
+    async with world(controller, page, "parallel", fabric, job) as given:
+        async with given.client() as client:
             _, routes = await client.list_routes()
         told = {route.flow: worded(route.paths[0]) for route in routes}
         assert {keyed, plain} <= {*told.values()}, "the two rails take links of their own"
@@ -385,16 +404,16 @@ async def test_paths_name_the_parallel_link_that_they_take(tmp_path: Path) -> No
         await given.open("/plans")
         lost = "link lost: l0,s0,7"
         await page.until(f"document.querySelector('tbody')?.innerText.includes('{lost}')")
-        await page.click("tbody a[href^='/fabrics/f1/comparison?']")
-        await page.until("document.querySelector('tbody a[href^=\"/fabrics/f1/flow?\"]')")
-        async with Client(given.controller.api, "fabrics/f1") as client:
+        await page.click("tbody a[href^='/fabrics/parallel/comparison?']")
+        await page.until("document.querySelector('tbody a[href^=\"/fabrics/parallel/flow?\"]')")
+        async with given.client() as client:
             _, routes = await client.list_routes()
         (now,) = (worded(route.paths[0]) for route in routes if route.flow == of_keyed.flow)
         assert [of_keyed.flow, keyed, now] in await page.does(CELLS)
         assert page.console == []
 
 
-async def test_names_with_markup_are_names(tmp_path: Path) -> None:
+async def test_names_with_markup_are_names(controller: Controller, page: Page) -> None:
     """Ids that look like elements are shown as text on every view that has them."""
     nodes: list[dict[str, object]] = [{"id": "s0", "kind": "spine"}]
     nodes += [{"id": f"{MARKUP}{leaf}", "kind": "leaf"} for leaf in range(2)]
@@ -407,8 +426,7 @@ async def test_names_with_markup_are_names(tmp_path: Path) -> None:
     fabric = parse_fabric({"nodes": nodes, "edges": edges}, "a test")
     job = Job("j", ("h0", "h1"), 1, Parallelism(dp=2),
               (Collective(Operation.ALL_REDUCE, Group.DP, 1 << 30),))  # fmt: skip
-    async with world(tmp_path, fabric, job) as given:
-        page = given.page
+    async with world(controller, page, "marked", fabric, job) as given:
         for path, there in (("", "#slowest"), ("/map", "tbody"), ("/job?id=j", "#guilty"),
                             ("/flows", "tbody"), ("/events", "tbody")):  # fmt: skip
             await given.open(path)
@@ -423,14 +441,13 @@ async def test_names_with_markup_are_names(tmp_path: Path) -> None:
         assert page.console == []
 
 
-async def test_drills_are_shown_as_the_emulator_tells_them(tmp_path: Path) -> None:
+async def test_drills_are_shown_as_the_emulator_tells_them(tmp_path: Path, page: Page) -> None:
     """The reports of a folder are listed and opened; an empty folder is told as such."""
     folder = tmp_path / "reports"
     options = ("--web-port=0", f"--web-reports={folder}")
     async with (
         Controller(tmp_path, *options) as controller,
         Client(controller.api, "fabrics/f1") as client,
-        browsing(tmp_path) as page,
     ):
         await client.put_fabric(POD)
         await page.open(f"{controller.page}fabrics/f1/drills")
@@ -444,12 +461,11 @@ async def test_drills_are_shown_as_the_emulator_tells_them(tmp_path: Path) -> No
         assert page.console == []
 
 
-async def test_a_page_that_was_left_is_no_viewer(tmp_path: Path) -> None:
+async def test_a_page_that_was_left_is_no_viewer(tmp_path: Path, page: Page) -> None:
     """A page that the browser keeps to go back to holds no stream, so it counts as no viewer."""
     async with (
         Controller(tmp_path, "--web-port=0", "--web-viewers=3") as controller,
         Client(controller.api, "fabrics/f1") as client,
-        browsing(tmp_path) as page,
     ):
         await client.put_fabric(POD)
         text = "document.querySelector('#live').textContent"
@@ -462,37 +478,35 @@ async def test_a_page_that_was_left_is_no_viewer(tmp_path: Path) -> None:
         await page.until(f"location.pathname.endsWith('/what-if') && {text} === 'Live'")
 
 
-async def test_the_page_comes_back_with_the_controller(tmp_path: Path) -> None:
+async def test_the_page_comes_back_with_the_controller(tmp_path: Path, page: Page) -> None:
     """While the controller is away the page says so; with the next one it is live again."""
-    browser()
     port, api = free_port(), free_port()
     options = (f"--web-port={port}", f"--listen=127.0.0.1:{api}")
-    async with browsing(tmp_path) as page:
-        async with (
-            Controller(tmp_path, *options) as controller,
-            Client(controller.api, "fabrics/f1") as client,
-        ):
-            await client.put_fabric(POD)
-            await page.open(f"{controller.page}fabrics/f1")
-            await page.until("document.querySelector('#live').textContent === 'Live'")
-            await controller.kill()
-        await page.until("document.querySelector('#live').textContent.startsWith('Not live')")
-        assert await page.does("document.querySelector('#verdict') !== null")
-        await page.does("window.same = true")
-        async with Controller(tmp_path, *options):
-            await page.until("document.querySelector('#live').textContent === 'Live'")
-            assert await page.does("window.same")
-        refused = [text for text in page.console if "ERR_" not in text]
-        assert refused == []  # the browser itself logs refused connections
+    async with (
+        Controller(tmp_path, *options) as controller,
+        Client(controller.api, "fabrics/f1") as client,
+    ):
+        await client.put_fabric(POD)
+        await page.open(f"{controller.page}fabrics/f1")
+        await page.until("document.querySelector('#live').textContent === 'Live'")
+        await controller.kill()
+    await page.until("document.querySelector('#live').textContent.startsWith('Not live')")
+    assert await page.does("document.querySelector('#verdict') !== null")
+    await page.does("window.same = true")
+    async with Controller(tmp_path, *options):
+        await page.until("document.querySelector('#live').textContent === 'Live'")
+        assert await page.does("window.same")
+    refused = [text for text in page.console if "ERR_" not in text]
+    assert refused == []  # the browser itself logs refused connections
 
 
-async def test_a_follower_says_so_and_so_does_who_has_lost_its_store(tmp_path: Path) -> None:
+async def test_a_follower_says_so_and_so_does_who_has_lost_its_store(
+    tmp_path: Path, page: Page
+) -> None:
     """A follower says so; without its store it shows the past and says so, and comes back."""
-    browser()
     live = "document.querySelector('#live').textContent"
     with RedisServer(tmp_path / "redis", *ALWAYS) as redis:
-        async with browsing(tmp_path) as page, two_replicas(tmp_path, redis.url) as controllers:
-            leader, follower = controllers
+        async with two_replicas(tmp_path, redis.url) as (leader, follower):
             async with Client(leader.api, "fabrics/f1") as client:
                 await client.put_fabric(POD)
             await page.open(f"{follower.page}fabrics/f1")

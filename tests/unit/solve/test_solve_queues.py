@@ -23,9 +23,9 @@ from heddle_emulator.strategy import Outcome, choose, whole
 from heddle_emulator.strategy.makespan import Sending
 from heddle_emulator.topology import clos, three_tier
 from heddle_emulator.traffic import flows_between
-from tests.support.depth import fresh_seeds
+from tests.support.depth import DEEP, fresh_seeds
 
-SIZE, WIRE = 8e6, Wire(4096, hop_seconds=6e-7, store_and_forward=True)
+SIZE, WIRE = 8e6 if DEEP else 2e6, Wire(4096, hop_seconds=6e-7, store_and_forward=True)
 SAME, ERROR = 1.01, 1.05
 """Ratios that count as equal, and that the planner's coarse queues may be wrong by."""
 

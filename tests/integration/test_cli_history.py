@@ -118,6 +118,27 @@ async def test_a_job_that_is_suspended_and_resumed_is_told_as_such(tmp_path: Pat
         assert words in table, words
 
 
+async def test_a_job_without_flows_in_one_of_two_plans_has_no_share_there(tmp_path: Path) -> None:
+    """A job that came between two plans is not told as a job that was fast and became slower."""
+    async with controlling(tmp_path) as controller:
+        await begun(tmp_path, controller)
+        both = await planned(controller)
+        assert (await controller.does("fabric", "switch", "s1", "drained")).code == 0
+        slower = await planned(controller, both)
+        for name in ("blue", "red"):
+            assert (await controller.does("job", "delete", name)).code == 0
+        none = await plan_such_that(controller, lambda one: not one.get("routed_count"))
+        came = (await controller.does("plan", "diff", none["generation"], str(slower))).out
+        gone = (await controller.does("plan", "diff", str(slower), none["generation"])).out
+    rows = {line.split()[0]: line.split()[1:] for line in came.splitlines()}
+    back = {line.split()[0]: line.split()[1:] for line in gone.splitlines()}
+    for job in {"blue", "red"} & rows.keys():
+        before, after, flow = rows[job]
+        assert (before, flow.partition("/")[0]) == ("-", job)
+        assert back[job] == [after, "-", flow]
+    assert {"blue", "red"} & rows.keys(), came
+
+
 async def test_a_rollback_names_the_flows_that_did_not_get_their_paths_back(tmp_path: Path) -> None:
     """Flows whose old paths lead over a drained link are named with both paths; later, none is."""
     async with controlling(tmp_path) as controller:

@@ -150,11 +150,21 @@ def diff(client: Terms, *, before: int, after: int) -> None:
     )
     if answer.jobs:
         rows = [
-            (one.job or "-", f"{one.before.share:.1%}", f"{one.after.share:.1%}", one.after.flow)
+            (
+                one.job or "-",
+                _share(one.before),
+                _share(one.after),
+                one.after.flow or one.before.flow,
+            )
             for one in answer.jobs
         ]
         echo_table(["job", "slowest flow before", "after", "flow"], rows)
     _echo_moved(answer)
+
+
+def _share(slowest: pb.SlowestFlow) -> str:
+    """Return what the slowest flow of a job gets; "-" if the plan has no flow of the job."""
+    return f"{slowest.share:.1%}" if slowest.flow else "-"
 
 
 def _echo_moved(answer: pb.ComparePlansResponse) -> None:

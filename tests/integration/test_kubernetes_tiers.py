@@ -181,10 +181,12 @@ def test_labels_stay_while_no_controller_answers(world: World) -> None:
     wait_until(lambda: labels(world) == {"n0": ("l0", "f1"), "n1": ("l1", "f1")}, "labels")
 
 
-def test_a_cluster_without_kueue_and_volcano_has_labels(world: World) -> None:
+def test_a_cluster_without_kueue_and_volcano_has_labels(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
     """Kinds that the API server does not know are left out until they are installed.
 
-    A conflict at a node is tried again.
+    The log names each kind with its version. A conflict at a node is tried again.
     """
 
     def lacking(api: KubeApi) -> dict[tuple[str, str], Any]:
@@ -202,3 +204,5 @@ def test_a_cluster_without_kueue_and_volcano_has_labels(world: World) -> None:
     finally:
         world.on_api(lambda api: api.kinds.update(kinds))
     wait_until(lambda: world.of("topologies"), "what is installed later to be written")
+    for kind in ("Workload of kueue.x-k8s.io/v1beta2", "HyperNode of topology.volcano.sh/v1alpha1"):
+        assert f"list {kind}: the server could not find" in caplog.text

@@ -12,6 +12,7 @@ import httpx2
 import msgspec
 from lightkube.core.async_client import AsyncClient
 from lightkube.core.exceptions import ApiError
+from lightkube.core.resource import api_info
 from lightkube.generic_resource import GenericNamespacedResource
 from lightkube.types import PatchType
 
@@ -75,7 +76,7 @@ class Cluster:
 
     async def list(self, kind: Kind) -> tuple[list[Object], str]:
         """Return all objects of a kind in their current state, and the version of that state."""
-        with _telling(f"list {kind.__name__}"):
+        with _telling(f"list {kind.__name__} of {_version(kind)}"):
             found = self._client.list(kind, chunk_size=500, **_of(_all(kind)))
             return [dict(one) async for one in found], found.resourceVersion
 
@@ -117,6 +118,12 @@ class Cluster:
         """Delete an object that has no namespace."""
         with _telling(f"delete {kind.__name__} {name}"):
             await self._client.delete(kind, name)
+
+
+def _version(kind: Kind) -> str:
+    """Return the API group and version of a kind, as in ``apiVersion``."""
+    resource: Any = kind  # lightkube's type of it does not admit generic kinds
+    return str(api_info(resource).resource.api_version)
 
 
 def _all(kind: Kind) -> str | None:

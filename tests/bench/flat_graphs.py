@@ -14,7 +14,7 @@ from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import Paths, arc_loads, utilization
 from heddle_controller.solve import solve
-from heddle_emulator.strategy import e_ecmp, ecmp, greedy_paths
+from heddle_emulator.strategy import greedy_paths, strategy
 from heddle_emulator.topology import dragonfly, random_regular
 from tests.bench.rows import Row, Scale
 from tests.bench.screen import Screen
@@ -64,8 +64,8 @@ def _rows(name: str, fabric: Fabric) -> list[Row]:
     qp = float((flows.gbps / flows.qps).max() / fabric.structure.capacity.min())
     near = worst <= bound * (1 + ALLOWED) + qp
     peers = {
-        "ECMP": ecmp(fabric, flows.with_qps(1), 1).loads,
-        f"E-ECMP, {PEER_QPS} QPs": e_ecmp(fabric, flows, 1, PEER_QPS).loads,
+        "ECMP": strategy("ecmp")(fabric, flows.with_qps(1), 1).loads,
+        f"E-ECMP, {PEER_QPS} QPs": strategy(f"e-ecmp:{PEER_QPS}")(fabric, flows, 1).loads,
     }
     ours = Row(
         name,

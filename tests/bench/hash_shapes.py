@@ -15,7 +15,7 @@ import numpy as np
 from heddle_controller.model.plan import Paths, arc_loads, utilization
 from heddle_controller.solve import solve
 from heddle_emulator.fluid.rates import flow_ratios
-from heddle_emulator.strategy import ecmp
+from heddle_emulator.strategy import strategy
 from heddle_emulator.strategy.makespan import Sending, ends
 from tests.bench.drawn_shapes import Drawn, drawn
 from tests.bench.rows import Row, Scale, quantile, spread
@@ -53,7 +53,7 @@ def run(case: Drawn, hashes: int, seed: int) -> Found:
     paths = solve(fabric, flows).paths
     planned = float(flow_ratios(fabric.structure.capacity, flows, paths).min())
     best = float(hashed_slowest(fabric, flows, hashes, seed).max())
-    few = [ecmp(fabric, flows, seed).paths for seed in range(min(FEW, hashes))]
+    few = [strategy("ecmp")(fabric, flows, seed).paths for seed in range(min(FEW, hashes))]
     return Found(
         case.name,
         planned / best - 1 if best > 0 else 0.0,

@@ -17,7 +17,7 @@ import numpy as np
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.solve import solve
 from heddle_emulator.fluid.rates import flow_ratios
-from heddle_emulator.strategy import ecmp
+from heddle_emulator.strategy import strategy
 from heddle_emulator.topology import clos
 from tests.bench.pool import each
 from tests.bench.rows import Row, Scale, quantile, spread
@@ -114,7 +114,7 @@ def _run(whole: Fabric, case: Case) -> Found:
     flows = permutations(fabric, case.seed, case.sets, QPS)
     plan = solve(fabric, flows)
     ratios = flow_ratios(fabric.structure.capacity, flows, plan.paths)
-    return Found(case, float(ratios.min()), ecmp(fabric, flows, case.seed).slowest)
+    return Found(case, float(ratios.min()), strategy("ecmp")(fabric, flows, case.seed).slowest)
 
 
 def _heddle(found: list[Found]) -> Row:

@@ -15,7 +15,7 @@ import numpy as np
 from heddle_controller.model.arrays import Floats
 from heddle_controller.model.fabric import NodeKind
 from heddle_emulator.play.nccl import NcclRun, size_table
-from heddle_emulator.strategy import ecmp
+from heddle_emulator.strategy import strategy
 from heddle_emulator.topology import clos
 from tests.bench.rows import Row, Scale, spread
 from tests.bench.screen import Screen
@@ -43,7 +43,7 @@ def imbalance(draws: int) -> Floats:
         random = np.random.default_rng(seed)
         source, destination = nics[random.integers([[0], [NICS]], [[NICS], [2 * NICS]], (2, FLOWS))]
         flows = flows_of("hashed", source, destination)
-        loads = ecmp(fabric, replace(flows, gbps=np.ones(FLOWS)), seed).loads[up]
+        loads = strategy("ecmp")(fabric, replace(flows, gbps=np.ones(FLOWS)), seed).loads[up]
         found.append(loads.max() / loads.mean())
     return np.array(found)
 

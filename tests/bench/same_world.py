@@ -29,7 +29,7 @@ from heddle_emulator.drill.lab.probes import Pathfinder, Way
 from heddle_emulator.fluid.rates import flow_ratios
 from heddle_emulator.fluid.simulation import FluidSimulation
 from heddle_emulator.fluid.streams import Schedule, Streams
-from heddle_emulator.fluid.wire import TCP_ACKNOWLEDGED, TCP_SEGMENTS
+from heddle_emulator.fluid.wire import Wire
 from heddle_emulator.netns import mark, tools, witness
 from heddle_emulator.netns.converge import wait_converged
 from heddle_emulator.netns.lab import Lab, LabOptions
@@ -56,6 +56,13 @@ STARVED = 0.01
 """A rate below this, in Mbit/s, counts as this rate."""
 STEADY = 0.2
 """Share of the time until the first flow is done, before which TCP is still finding its rate."""
+TCP_SEGMENTS = Wire(payload_bytes=1448, header_bytes=66)
+"""TCP with time stamps in Ethernet frames of 1500 bytes, as a kernel's shaper counts them.
+
+Headers are Ethernet 14, IPv4 20 and TCP 32 bytes.
+"""
+TCP_ACKNOWLEDGED = 66 / (2 * (1448 + 66))
+"""Bytes of acknowledgements, one per two segments, for each byte of segments."""
 
 
 @dataclass(frozen=True, slots=True)

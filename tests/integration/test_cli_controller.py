@@ -19,8 +19,8 @@ from heddle_controller.model.files.fabric_file import save_fabric_file
 from heddle_controller.model.flows import ROCE_PORT
 from heddle_emulator.fleet import Fleet
 from heddle_emulator.topology import clos
-from tests.support.operating import Controller, controlling
-from tests.support.waiting import PATIENCE
+from tests.support.operating import Controller, controlling, holds_a_plan
+from tests.support.waiting import PATIENCE, until
 
 FABRIC = clos(leaves=4, spines=4, nics_per_leaf=4, nics_per_host=4, name="pod")
 JOBS = """\
@@ -85,7 +85,7 @@ async def test_jobs_are_programmed_and_moved_off_what_is_drained(tmp_path: Path)
             second = await generation(controller, first)
             routes = await controller.does("show", "routes")
             assert not re.search(r"\bs3\b", routes.out)
-            await fleet.holding(1, PATIENCE, fleet.agents)
+            await until(lambda: holds_a_plan(fleet, fleet.agents), "plans in all switches")
 
             await fleet.set_link("l0", "s0", None, up=False)
             await generation(controller, second)
@@ -116,7 +116,7 @@ async def test_agents_follow_a_controller_that_was_killed(tmp_path: Path) -> Non
                 assert await generation(following, before - 1) == before
                 await following.does("job", "delete", "red")
                 await generation(following, before)
-                await fleet.holding(1, PATIENCE, fleet.agents)
+                await until(lambda: holds_a_plan(fleet, fleet.agents), "plans in all switches")
                 assert await following.ends() == 0
 
 

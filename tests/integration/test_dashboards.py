@@ -23,10 +23,10 @@ from heddle_agent.session import Backoff, Channels
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.files.fabric_file import parse_fabric, save_fabric_file
 from heddle_emulator.fleet import Fleet
-from tests.support.operating import controlling
+from tests.support.operating import controlling, holds_a_plan
 from tests.support.ports import free_port
 from tests.support.prometheus import Prometheus, QueryError, program, scraping
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import PATIENCE, until
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 RULES = DEPLOY / "prometheus" / "heddle.rules.yaml"
@@ -188,7 +188,7 @@ async def world(folder: Path) -> Answers:
                     host(folder, "h1", f"127.0.0.1:{free_port()}", targets),  # no controller there
                     scraping(folder, targets, RULES) as prometheus,
                 ):
-                    await fleet.holding(1, PATIENCE, [row["l0"]])
+                    await until(lambda: holds_a_plan(fleet, [row["l0"]]), "l0 to hold a plan")
                     await fleet.set_link("l0", "s0", None, up=False)
                     slow = fleet.links[row["l2"]]
                     slow.down("s1")

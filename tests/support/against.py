@@ -32,7 +32,7 @@ from heddle_controller.model.plan import Paths, Plan, join_paths
 from heddle_controller.plan.verify import PlanInvalid, verify_plan
 from heddle_controller.solve import solve
 from heddle_emulator.fluid.rates import flow_ratios
-from heddle_emulator.strategy import ecmp
+from heddle_emulator.strategy import strategy
 from tests.support.drawn import Case, drawn
 from tests.support.exact import CLOSE, Exact
 from tests.support.solve_checks import plain_loads
@@ -306,7 +306,7 @@ def hashed_better(case: Case, plan: Plan) -> Iterator[str]:
     slowest = float(flow_ratios(capacity, flows, plan.paths).min())
     most = max(1.0, float(utilization_of(plan).max()))
     for seed in range(HASHES):
-        hashed = ecmp(fabric, flows, seed)
+        hashed = strategy("ecmp")(fabric, flows, seed)
         whole = int(hashed.paths.qp_count.sum()) == int(flows.qps.sum())
         alike = whole and bool(fabric.plannable[hashed.paths.arcs].all())
         fuller = float((hashed.loads / capacity).max()) > most * (1 + CLOSE)

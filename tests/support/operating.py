@@ -12,7 +12,7 @@ import re
 import signal
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +23,7 @@ from click.testing import CliRunner
 from grpc import aio
 
 from heddle_controller.cli.main import main
+from heddle_emulator.fleet import Fleet
 from tests.support.serving import OPTIONS, Serving, serving
 from tests.support.waiting import PATIENCE
 
@@ -164,3 +165,9 @@ async def controlling(
         if process.returncode is None:
             process.kill()
             await process.wait()
+
+
+def holds_a_plan(fleet: Fleet, switches: Iterable[int]) -> bool:
+    """Return whether switches, given by row, fully hold a plan."""
+    held = [fleet.agents[row].held for row in switches]
+    return all(one.generation > 0 and not one.dirty for one in held)

@@ -50,8 +50,6 @@ SWITCH = 2e-2 / (3 * HOURS_A_MONTH)
 """Failures of one switch per hour."""
 FLAP = 3600 / 48 / 10e6
 """Flaps of one link per hour."""
-INTERRUPTIONS = 0.084 * 419 / (54 * 24.0) / 16_384
-"""Interruptions by the network per GPU and hour, in a job of 16,384 GPUs."""
 MEND_HOURS = 24.0
 """Default hours until a broken part is repaired."""
 

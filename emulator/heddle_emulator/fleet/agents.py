@@ -172,18 +172,6 @@ class Fleet:
                 before = count
                 await asyncio.sleep(FLEET_POLL_SECONDS)
 
-    async def holding(self, generation: int, seconds: float, among: Iterable[int]) -> None:
-        """Wait until switches, given by row, fully hold a plan of at least this generation.
-
-        Raises:
-            TimeoutError: this took longer than ``seconds``.
-        """
-        waiting = set(among)
-        async with asyncio.timeout(seconds):
-            while waiting := {r for r in waiting if not self._holds(r, generation)}:
-                self._check()
-                await asyncio.sleep(FLEET_POLL_SECONDS)
-
     async def set_link(self, a: str, b: str, key: LinkKey | None, *, up: bool) -> None:
         """Take the links between two nodes down or up. With ``key`` it is only that link.
 
@@ -234,10 +222,6 @@ class Fleet:
             return agent.connected
         running = {self.agents[row].switch for row in self._running}
         return agent.connected and notices.introduced >= len(running & notices.peers.keys())
-
-    def _holds(self, row: int, generation: int) -> bool:
-        held = self.agents[row].held
-        return held.generation >= generation and not held.dirty
 
     def _check(self) -> None:
         """Raise the error of any agent that has ended although it should run."""

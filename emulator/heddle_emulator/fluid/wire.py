@@ -83,10 +83,3 @@ ROCE = Wire(
 A message takes a few microseconds to start, as with NCCL, and pieces have the size that NCCL uses
 for some tens of MiB.
 """
-TCP_SEGMENTS = Wire(payload_bytes=1448, header_bytes=66)
-"""TCP with time stamps in Ethernet frames of 1500 bytes, as a kernel's shaper counts them.
-
-Headers are Ethernet 14, IPv4 20 and TCP 32 bytes.
-"""
-TCP_ACKNOWLEDGED = 66 / (2 * (1448 + 66))
-"""Bytes of acknowledgements, one per two segments, for each byte of segments."""

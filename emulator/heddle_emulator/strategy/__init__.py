@@ -4,7 +4,7 @@ from heddle_emulator.strategy.carried import Carried, Outcome, whole
 from heddle_emulator.strategy.choose import Choice, Strategy, choose, names_of, strategy
 from heddle_emulator.strategy.compare import Comparison, compare
 from heddle_emulator.strategy.greedy import greedy_paths
-from heddle_emulator.strategy.limits import e_ecmp, ecmp, ideal, spray
+from heddle_emulator.strategy.limits import ideal, spray
 from heddle_emulator.strategy.pinned import DModK, Pinned, Static
 from heddle_emulator.strategy.te import te
 
@@ -19,8 +19,6 @@ __all__ = [
     "Strategy",
     "choose",
     "compare",
-    "e_ecmp",
-    "ecmp",
     "greedy_paths",
     "ideal",
     "names_of",

@@ -1,13 +1,9 @@
-"""Limits to compare with (``spray``, ``ideal``), and plain hashing (``ecmp``, ``e_ecmp``).
+"""Limits to compare with: spraying (``spray``), and a crossbar (``ideal``).
 
 ``spray`` sends every packet of a flow its own way: at each switch the flow divides evenly over all
 equal-cost next hops. It needs NICs that reorder packets. It is also blind: where links are lost or
 unequal, an even split is not the best one. A flow is only as fast as its slowest way allows,
 because packets are lost there. ``ideal`` is a crossbar: only the links of NICs limit the rate.
-
-``ecmp`` and ``e_ecmp`` walk packets through the same kind of tables as Heddle's, left empty.
-``ecmp`` hashes each flow with the QPs it has. ``e_ecmp`` first divides it into so many equal QPs,
-each hashed on its own. That is the strongest baseline that needs no controller.
 """
 
 from __future__ import annotations
@@ -20,9 +16,7 @@ from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import Paths
 from heddle_emulator.strategy.carried import Carried
 from heddle_emulator.strategy.ways import EqualCostHops
-from heddle_emulator.switches import Switches
 from heddle_emulator.underlay import Underlay
-from heddle_emulator.walk import Measurement, measure
 
 
 def spray(fabric: Fabric, flows: Flows) -> Carried:
@@ -100,13 +94,3 @@ def _carried(flows: Flows, flow: Ints, arc: Ints, part: Floats) -> Carried:
         arcs=arc[order],
     )
     return Carried(flows, paths, part[order], limit=True)
-
-
-def ecmp(fabric: Fabric, flows: Flows, seed: int) -> Measurement:
-    """Hash every QP that a flow has; ``seed`` sets the hashes of all switches."""
-    return measure(fabric, flows, Switches(fabric, seed))
-
-
-def e_ecmp(fabric: Fabric, flows: Flows, seed: int, qps: int) -> Measurement:
-    """Divide every flow into ``qps`` equal QPs and hash them."""
-    return ecmp(fabric, flows.with_qps(qps), seed)

@@ -10,7 +10,7 @@ import pytest
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.plan import Paths
 from heddle_emulator.fluid.rates import path_rates
-from heddle_emulator.strategy import Outcome, ecmp, ideal, spray, whole
+from heddle_emulator.strategy import Outcome, ideal, spray, strategy, whole
 from heddle_emulator.strategy.compare import least_utilization
 from heddle_emulator.topology import clos, dragonfly, random_regular, three_tier
 from heddle_emulator.traffic import flows_between
@@ -70,7 +70,7 @@ def test_spray_is_what_many_hashed_qps_come_to(fabric: Fabric) -> None:
     """With 2,000 QPs a flow, hashing loads every link as spraying does, within a tenth of a NIC."""
     flows = flows_between(fabric, "permutation", seed=1, qps=2000)
     sprayed = Outcome(fabric, spray(fabric, flows)).loads
-    assert np.abs(ecmp(fabric, flows, 3).loads - sprayed).max() < 40.0
+    assert np.abs(strategy("ecmp")(fabric, flows, 3).loads - sprayed).max() < 40.0
 
 
 def test_ideal_is_a_crossbar() -> None:
@@ -105,7 +105,7 @@ def test_makespan_lets_others_take_what_the_first_leaves() -> None:
     fabric = clos(leaves=2, spines=1, nics_per_leaf=2, uplink_gbps=200.0)
     ends = [("l0-h0-n0", "l1-h0-n0", 100.0), ("l0-h0-n1", "l1-h0-n1", 300.0)]
     flows = flows_of(fabric, *ends)
-    outcome = Outcome(fabric, whole(flows, ecmp(fabric, flows, 0).paths))
+    outcome = Outcome(fabric, whole(flows, strategy("ecmp")(fabric, flows, 0).paths))
     assert outcome.ratios == pytest.approx([1.0, 1 / 3])
     assert outcome.makespan_seconds == pytest.approx(2.0)
 
@@ -118,11 +118,11 @@ def test_makespan_plays_phases_one_after_the_other() -> None:
         ("l0-h0-n1", "l1-h0-n1", 400.0, "a", "second"),
     ]
     flows = flows_of(fabric, *turns)
-    alone = Outcome(fabric, whole(flows, ecmp(fabric, flows, 0).paths))
+    alone = Outcome(fabric, whole(flows, strategy("ecmp")(fabric, flows, 0).paths))
     assert alone.slowest_flow == 1.0
     assert alone.makespan_seconds == pytest.approx(2.0)
     flows = flows_of(fabric, *turns, ("l0-h0-n2", "l1-h0-n2", 400.0, "b"))
-    shared = Outcome(fabric, whole(flows, ecmp(fabric, flows, 0).paths))
+    shared = Outcome(fabric, whole(flows, strategy("ecmp")(fabric, flows, 0).paths))
     # Half each until the other job and the first phase are done after 2 s, then the second.
     assert shared.makespan_seconds == pytest.approx(3.0)
 
@@ -134,7 +134,7 @@ def test_makespan_against_every_single_event(seed: int) -> None:
     flows = flows_between(fabric, "uniform", seed=seed)
     rates = np.random.default_rng(seed).uniform(50.0, 400.0, len(flows))
     flows = replace(flows, gbps=rates)
-    paths = ecmp(fabric, flows, seed).paths
+    paths = strategy("ecmp")(fabric, flows, seed).paths
     found = Outcome(fabric, whole(flows, paths)).makespan_seconds
     left, exact = rates.copy(), 0.0
     while left.any():
@@ -187,7 +187,7 @@ def test_makespan_of_nothing_is_no_time() -> None:
     """Without flows the makespan is 0, and no link is full and no flow slow."""
     fabric = clos(leaves=2, spines=1, nics_per_leaf=1)
     flows = flows_of(fabric, ("l0-h0-n0", "l1-h0-n0", 1.0)).take(np.empty(0, dtype=np.int64))
-    outcome = Outcome(fabric, whole(flows, ecmp(fabric, flows, 0).paths))
+    outcome = Outcome(fabric, whole(flows, strategy("ecmp")(fabric, flows, 0).paths))
     assert (outcome.makespan_seconds, outcome.slowest_flow, outcome.max_utilization) == (0, 1, 0)
     assert Outcome(fabric, spray(fabric, flows)).max_utilization == 0.0
 
@@ -209,5 +209,8 @@ def test_least_utilization_is_below_what_any_strategy_comes_to() -> None:
             flows = flows_between(fabric, "permutation", seed=seed, qps=4)
             least = least_utilization(fabric, flows)
             assert least >= 1.0
-            for carried in (spray(fabric, flows), whole(flows, ecmp(fabric, flows, seed).paths)):
+            for carried in (
+                spray(fabric, flows),
+                whole(flows, strategy("ecmp")(fabric, flows, seed).paths),
+            ):
                 assert Outcome(fabric, carried).max_utilization >= least - 1e-9

@@ -9,7 +9,7 @@ import pytest
 
 from heddle_controller.model.fabric import Fabric, NodeKind, State
 from heddle_controller.model.plan import Paths
-from heddle_emulator.strategy import Pinned, ecmp, strategy
+from heddle_emulator.strategy import Pinned, strategy
 from heddle_emulator.strategy.greedy import by_intensity, greedy_paths
 from heddle_emulator.topology import clos, dragonfly, rail_optimised, random_regular, three_tier
 from heddle_emulator.traffic import flows_between
@@ -181,7 +181,7 @@ def test_all_packets_arrive_over_shortest_paths(name: str, shape: str) -> None:
     inner = np.flatnonzero(~nic[links.a] & ~nic[links.b]).tolist()
     for world in (fabric, fabric.with_links({inner[0]: State.DOWN, inner[-1]: State.DOWN})):
         flows = flows_between(world, "permutation", seed=4, qps=2)
-        found, hashed = strategy(name)(world, flows, 1), ecmp(world, flows, 1)
+        found, hashed = strategy(name)(world, flows, 1), strategy("ecmp")(world, flows, 1)
         assert len(found.walk.lost) == 0
         assert _hops(found) == _hops(hashed)
 
@@ -207,7 +207,7 @@ def test_pinned_packets_keep_to_their_paths() -> None:
     """Packets follow the given paths, QP by QP. A QP without a path is dropped."""
     fabric = clos(leaves=2, spines=2, nics_per_leaf=2)
     flows = flows_of(fabric, *[("l0-h0-n0", "l1-h0-n0", 100.0, "j")] * 2, qps=4)
-    hashed = ecmp(fabric, flows, 5).paths
+    hashed = strategy("ecmp")(fabric, flows, 5).paths
     kept = hashed.take(np.flatnonzero((hashed.flow == 0) | (hashed.first_qp > 0)))
     found = measure(fabric, flows, Pinned(fabric, flows, kept))
     for column in ("flow", "first_qp", "last_qp", "first", "arcs"):

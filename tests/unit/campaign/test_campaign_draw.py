@@ -10,7 +10,6 @@ from heddle_controller.model.fabric import NodeKind, State
 from heddle_emulator.campaign.trials import (
     CABLE,
     HOURS_A_MONTH,
-    INTERRUPTIONS,
     SWITCH,
     Draw,
     Drawing,
@@ -61,6 +60,10 @@ def test_more_links_than_there_are_cannot_fail() -> None:
     fabric = clos(leaves=2, spines=2, nics_per_leaf=2)
     with pytest.raises(InputError, match="there are 4 that are up; 5 cannot fail at once"):
         trials(fabric, Drawing(Draw.RANDOM, at_once=5), 1)
+
+
+INTERRUPTIONS = 0.084 * 419 / (54 * 24.0) / 16_384
+"""Interruptions by the network per GPU and hour, in a job of 16,384 GPUs (Llama 3)."""
 
 
 def test_published_rates_agree_with_what_a_large_job_met() -> None:

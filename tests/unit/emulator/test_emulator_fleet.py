@@ -186,13 +186,11 @@ async def test_links_that_are_down_from_the_start() -> None:
 
 
 async def test_nobody_connects_to_nothing(fleet: Fleet) -> None:
-    """Waiting for sessions and plans that cannot come ends with a time-out."""
+    """Waiting for sessions that cannot come ends with a time-out."""
     counts: list[tuple[int, int]] = []
     with pytest.raises(TimeoutError):
         await fleet.connected(0.1, lambda *count: counts.append(count))
     assert counts == [(0, 8)]
-    with pytest.raises(TimeoutError):
-        await fleet.holding(1, 0.05, fleet.agents)
 
 
 async def test_an_unknown_link_is_refused(fleet: Fleet) -> None:

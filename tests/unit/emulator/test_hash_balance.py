@@ -7,7 +7,7 @@ import pytest
 
 from heddle_controller.model.errors import InputError
 from heddle_controller.model.fabric import NodeKind
-from heddle_emulator.strategy import e_ecmp, ecmp, strategy
+from heddle_emulator.strategy import strategy
 from heddle_emulator.topology import clos, three_tier
 from heddle_emulator.traffic import flows_between
 from tests.bench.published import NEAR, PUBLISHED, imbalance
@@ -24,7 +24,7 @@ def test_a_permutation_collides_on_a_fabric_that_could_carry_it() -> None:
     """With 32 leaves, 32 spines and 32 NICs a leaf, the worst link has 4 to 7 flows."""
     fabric = clos(leaves=32, spines=32, nics_per_leaf=32)
     for seed in range(3):
-        found = ecmp(fabric, flows_between(fabric, "permutation", seed=seed), seed)
+        found = strategy("ecmp")(fabric, flows_between(fabric, "permutation", seed=seed), seed)
         assert len(found.walk.lost) == 0
         assert 4 <= found.worst["leaf-spine"] <= 7
         assert found.collisions > 0
@@ -35,7 +35,7 @@ def test_more_qps_hash_better() -> None:
     """E-ECMP-32 has a less loaded worst link and a faster slowest flow than plain ECMP."""
     fabric = clos(leaves=16, spines=16, nics_per_leaf=16)
     flows = flows_between(fabric, "permutation", seed=1)
-    plain, spread = ecmp(fabric, flows, 1), e_ecmp(fabric, flows, 1, 32)
+    plain, spread = strategy("ecmp")(fabric, flows, 1), strategy("e-ecmp:32")(fabric, flows, 1)
     assert len(spread.walk.flow) == 32 * len(flows)
     assert spread.worst["leaf-spine"] < plain.worst["leaf-spine"] / 2
     assert spread.slowest > plain.slowest
@@ -44,7 +44,7 @@ def test_more_qps_hash_better() -> None:
 def test_switches_in_a_row_do_not_polarise() -> None:
     """After two layers of hashing, all cores of a three-tier fabric are used."""
     fabric = three_tier(zones=2, leaves=8, spines=4, nics_per_leaf=16, cores=16, taper=1)
-    found = ecmp(fabric, flows_between(fabric, "shift"), 3)
+    found = strategy("ecmp")(fabric, flows_between(fabric, "shift"), 3)
     structure = fabric.structure
     into_core = (structure.nodes.kind[structure.head] == NodeKind.CORE) & (found.loads > 0)
     assert len(np.unique(structure.head[into_core])) == 16
@@ -54,7 +54,7 @@ def test_same_seed_same_walk() -> None:
     """The same seed sends every packet the same way again."""
     fabric = clos(leaves=8, spines=8, nics_per_leaf=8)
     flows = flows_between(fabric, "permutation", seed=5)
-    one, two, other = (ecmp(fabric, flows, seed) for seed in (7, 7, 8))
+    one, two, other = (strategy("ecmp")(fabric, flows, seed) for seed in (7, 7, 8))
     assert (one.walk.arcs == two.walk.arcs).all()
     assert (one.walk.arcs != other.walk.arcs).any()
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from heddle_controller.model.fabric import State
-from heddle_emulator.strategy import ecmp
+from heddle_emulator.strategy import strategy
 from heddle_emulator.topology import clos, random_regular
 from heddle_emulator.traffic import flows_between
 from tests.bench.hash_seeds import FABRICS, Case, run
@@ -27,7 +27,7 @@ def test_drawn_at_once_or_by_tables() -> None:
     ):
         flows = flows_between(fabric, "permutation", seed=3, qps=4)
         many = np.sort(hashed_slowest(fabric, flows, MANY))
-        single = np.sort([ecmp(fabric, flows, seed).slowest for seed in range(SINGLE)])
+        single = np.sort([strategy("ecmp")(fabric, flows, seed).slowest for seed in range(SINGLE)])
         at = np.concatenate([many, single]) + 1e-9
         parts = [np.searchsorted(one, at) / len(one) for one in (many, single)]
         assert np.abs(parts[0] - parts[1]).max() < FAR, fabric.name

@@ -26,7 +26,7 @@ from heddle_controller.solve.options import Options
 from heddle_controller.solve.search.search import LoadTarget
 from heddle_controller.traffic.jobs import flows_of_job
 from heddle_emulator.fluid.rates import flow_ratios
-from heddle_emulator.strategy import ecmp
+from heddle_emulator.strategy import strategy
 from heddle_emulator.topology import clos
 from tests.bench.workloads import between_switches, permutations
 from tests.support.depth import examples
@@ -232,7 +232,7 @@ def test_no_hash_serves_its_slowest_flow_better(qps: int, seed: int) -> None:
     fabric = hurt(whole, "l0", rng.randint(1, width - 1))
     flows = permutations(fabric, seed, 1 + seed % 2, qps)
     plan = solve(fabric, flows)
-    hashed = ecmp(fabric, flows, seed).slowest
+    hashed = strategy("ecmp")(fabric, flows, seed).slowest
     assert ratios(plan).min() >= hashed * (1 - 1e-9)
 
 

@@ -110,6 +110,7 @@ async def test_a_file_has_what_is_typed_again_and_again(
         ('config = "x"\n', "unknown key 'config'"),
         ('json = "yes"\n', "json is 'yes'; give true or false"),
         ("server = true\n", "server is True; give a value"),
+        ("server = 7400\n", "config.toml: server: '7400' is not an address"),
         ("[server]\na = 1\n", "server is {'a': 1}; give a text or a number"),
         ("timeout = 'soon'\n", "config.toml: timeout: 'soon' is not a valid"),
         ("timeout = -5\n", "config.toml: timeout: -5.0 is not in the range"),

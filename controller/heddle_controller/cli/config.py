@@ -78,8 +78,12 @@ def _checked(ctx: click.Context, file: Path, key: str, value: object) -> object:
     (param,) = [one for one in ctx.command.params if f"--{key}" in one.opts]
     try:
         param.type_cast_value(ctx, value)
+        if key == "server":
+            split_addresses(str(value))
     except click.BadParameter as error:
         raise Failure(f"{file}: {key}: {error.message}") from None
+    except ValueError as error:
+        raise Failure(f"{file}: {key}: {error}") from None
     return value
 
 

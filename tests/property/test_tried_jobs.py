@@ -60,9 +60,14 @@ def job_on(name: str, hosts: list[str], draw: random.Random) -> Job:
     return Job(name, tuple(hosts), 4, shape, qps=qps, priority=priority)
 
 
+def flows_of(jobs: list[Job], fabric: Fabric) -> Flows:
+    """The flows of some jobs, one job after another."""
+    return concatenate([flows_of_job(job, fabric) for job in jobs])
+
+
 def standing(fabric: Fabric, jobs: list[Job]) -> Plan:
     """The plan of some jobs."""
-    return plan_anew(fabric, concatenate([flows_of_job(job, fabric) for job in jobs]))
+    return plan_anew(fabric, flows_of(jobs, fabric))
 
 
 def with_job(plan: Plan, job: Job) -> Flows:
@@ -110,9 +115,9 @@ def test_cuts_take_on_a_job_as_if_they_had_known_it(routed: float, seed: int) ->
     Flows of the job that have no path do not count.
     """
     fabric, jobs, _, job = drawn(seed)
-    plan, network = standing(fabric, jobs), Network(fabric)
-    flows, known = with_job(plan, job), len(plan.flows)
-    cuts = Cuts(network, plan.flows, np.ones(known, dtype=np.bool_))
+    network, before = Network(fabric), flows_of(jobs, fabric)
+    flows, known = flows_of([*jobs, job], fabric), len(before)
+    cuts = Cuts(network, before, np.ones(known, dtype=np.bool_))
     counted = np.ones(len(flows), dtype=np.bool_)
     counted[known:] = np.random.default_rng(seed).random(len(flows) - known) < routed
     cuts.recount(flows, counted, np.arange(known, len(flows)))

@@ -19,8 +19,9 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import astuple, replace
+from itertools import chain
 from threading import Lock
 from typing import Any, NamedTuple
 
@@ -59,92 +60,35 @@ _SIZE = 4
 """Bytes of a number of pieces, and of the length of a piece."""
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
-    """Columns of a table, and the bounds of its pieces in each column, including both ends."""
-
-    name: str
-    columns: Mapping[str, npt.NDArray[Any]]
-    bounds: Mapping[str, Ints]
-
-    @property
-    def piece_count(self) -> int:
-        """Number of pieces."""
-        return len(next(iter(self.bounds.values()))) - 1
-
-    def piece(self, part: int) -> dict[str, npt.NDArray[Any]]:
-        """Return the columns of one piece."""
-        return {
-            name: column[self.bounds[name][part] : self.bounds[name][part + 1]]
-            for name, column in self.columns.items()
-        }
-
-
-def table(name: str, columns: Mapping[str, Ints], key: Ints, block: int, long: str = "") -> Table:
-    """Make a table and cut it into pieces.
+def _cut(
+    name: str, columns: Mapping[str, Ints], key: Ints, block: int, long: str
+) -> Iterator[bytes]:
+    """Yield the content of each piece of a table, at least one.
 
     Args:
         name: Name of the table.
-        columns: Its columns.
+        columns: Its columns. "lengths" says how many elements of ``long`` each row has.
         key: A number of each row, ascending. A cut is made where it passes a multiple of ``block``.
         block: How many numbers of ``key`` go into one piece.
-        long: Column of compressed rows, if any. The column "lengths" then says how many of its
-            elements each row has.
+        long: The column of compressed rows.
     """
     most = int(key[-1]) + 1 if len(key) else 0
     cuts = np.searchsorted(key, np.arange(block, most, block))
     rows = np.concatenate([[0], cuts, [len(key)]])
-    bounds = dict.fromkeys(columns, rows)
-    if long:
-        bounds[long] = np.concatenate([[0], np.cumsum(columns["lengths"])])[rows]
-    return Table(name, {key: narrowed(column) for key, column in columns.items()}, bounds)
-
-
-class PiecePacker:
-    """Packs tables in pieces, and remembers what it packed. Threads may share one."""
-
-    def __init__(self) -> None:
-        self._lock = Lock()
-        self._known: OrderedDict[bytes, bytes] = OrderedDict()
-        """Compressed pieces by the hash of their content; the last used comes last."""
-
-    def pack(self, heads: Iterable[bytes], tables: Iterable[Table]) -> bytes:
-        """Return containers, followed by the pieces of tables, as bytes.
-
-        Args:
-            heads: Packed containers. Their JSON parts are merged when they are read, so their keys
-                must differ. The key "table" gives the table that a container's columns belong to.
-            tables: The tables.
-        """
-        pieces = list(heads)
-        for one in tables:
-            head = {"table": one.name}
-            pieces += (
-                self._compressed(raw(head, one.piece(part))) for part in range(one.piece_count)
-            )
-        number = len(pieces).to_bytes(_SIZE, "big")
-        return _MAGIC + number + b"".join(len(one).to_bytes(_SIZE, "big") + one for one in pieces)
-
-    def _compressed(self, content: bytes) -> bytes:
-        key = hashlib.sha256(content).digest()
-        with self._lock:
-            found = self._known.get(key)
-            if found is not None:
-                self._known.move_to_end(key)
-                return found
-        made = pack_raw(content)
-        with self._lock:
-            self._known[key] = made
-            while len(self._known) > _KEPT:
-                self._known.popitem(last=False)
-        return made
+    bounds = dict.fromkeys(columns, rows) | {long: starts(columns["lengths"])[rows]}
+    narrow = {one: narrowed(column) for one, column in columns.items()}
+    for part in range(len(rows) - 1):
+        piece = {
+            one: column[bounds[one][part] : bounds[one][part + 1]] for one, column in narrow.items()
+        }
+        yield raw({"table": name}, piece)
 
 
 def unpack_pieces(packed: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the merged JSON parts, and all columns. Columns of tables are named "table.column".
 
     Raises:
-        DamagedError: the bytes were not made by ``PiecePacker``, or were changed since.
+        DamagedError: the bytes were not made by ``PlanPacker``, or were changed since.
     """
     meta: dict[str, Any] = {}
     parts: dict[str, list[npt.NDArray[Any]]] = {}
@@ -207,28 +151,38 @@ FLOWS_KEPT = 4
 
 
 class PlanPacker:
-    """Packs plans. A plan that is similar to an earlier one takes little time."""
+    """Packs plans. A plan that is similar to an earlier one takes little time.
+
+    Threads may share one.
+    """
 
     def __init__(self) -> None:
-        self._pieces = PiecePacker()
+        self._lock = Lock()
+        self._known: OrderedDict[bytes, bytes] = OrderedDict()
+        """Compressed pieces by the hash of their content; the last used comes last."""
         self._flows: deque[tuple[Flows, bytes]] = deque(maxlen=FLOWS_KEPT)
         """The sets of flows packed last, with their packed form."""
 
     def pack(self, plan: Plan, program: Program) -> bytes:
-        """Return a plan and its program as bytes, without the structure."""
+        """Return a plan and its program as bytes, without the structure.
+
+        When they are read, the JSON parts of all pieces are merged. The key "table" gives the table
+        that the columns of a piece belong to.
+        """
         entries = program.entries
         states = {"link_state": plan.fabric.link_state, "node_state": plan.fabric.node_state}
-        states |= ports_columns(plan)
         columns = {name: getattr(entries, name) for name in ENTRIES}
         columns |= {"lengths": np.diff(entries.risk_first), "risk_links": entries.risk_links}
-        return self._pieces.pack(
-            [pack(plan_meta(plan, program), states), self._packed_flows(plan.flows)],
-            [
-                _paths_table("paths", plan.paths),
-                _paths_table("backups", plan.backups),
-                table("entries", columns, entries.switch, NODES_A_PIECE, "risk_links"),
-            ],
+        tables = chain(
+            _paths_content("paths", plan.paths),
+            _paths_content("backups", plan.backups),
+            _cut("entries", columns, entries.switch, NODES_A_PIECE, "risk_links"),
         )
+        head = pack(plan_meta(plan, program), states | ports_columns(plan))
+        pieces = [head, self._packed_flows(plan.flows)]
+        pieces += map(self._compressed, tables)
+        number = len(pieces).to_bytes(_SIZE, "big")
+        return _MAGIC + number + b"".join(len(one).to_bytes(_SIZE, "big") + one for one in pieces)
 
     def _packed_flows(self, flows: Flows) -> bytes:
         """Return packed flows. They are kept, as most plans share the flows of the one before."""
@@ -240,6 +194,26 @@ class PlanPacker:
         packed = pack(meta, {name: getattr(flows, name) for name in _FLOWS})
         self._flows.append((flows, packed))
         return packed
+
+    def _compressed(self, content: bytes) -> bytes:
+        key = hashlib.sha256(content).digest()
+        with self._lock:
+            found = self._known.get(key)
+            if found is not None:
+                self._known.move_to_end(key)
+                return found
+        made = pack_raw(content)
+        with self._lock:
+            self._known[key] = made
+            while len(self._known) > _KEPT:
+                self._known.popitem(last=False)
+        return made
+
+
+def _paths_content(name: str, paths: Paths) -> Iterator[bytes]:
+    columns = {one: getattr(paths, one) for one in PATHS}
+    columns |= {"lengths": np.diff(paths.first), "arcs": paths.arcs}
+    return _cut(name, columns, paths.flow, FLOWS_A_PIECE, "arcs")
 
 
 def plan_meta(plan: Plan, program: Program) -> dict[str, Any]:
@@ -287,12 +261,6 @@ def certificate_from_meta(meta: dict[str, Any]) -> Certificate:
         unprotected_flows=tuple(bare[1]),
         turns=None if turns is None else tuple(Turn(*one) for one in turns),
     )
-
-
-def _paths_table(name: str, paths: Paths) -> Table:
-    columns = {one: getattr(paths, one) for one in PATHS}
-    columns |= {"lengths": np.diff(paths.first), "arcs": paths.arcs}
-    return table(name, columns, paths.flow, FLOWS_A_PIECE, "arcs")
 
 
 def unpack_plan(packed: bytes, structure: Structure) -> tuple[Plan, Program]:

@@ -16,7 +16,7 @@ from heddle_agent.fib import Link
 from heddle_agent.session.decode import decode_push
 from heddle_controller.model.program import no_entries
 from heddle_controller.reconcile.ports import Push, PushMode, PushStatus
-from heddle_controller.serve.codec import common
+from heddle_controller.serve.codec import times
 from heddle_controller.state.errors import SessionLost
 from heddle_controller.state.records import FabricRecord
 from tests.support.serving import Serving, reason, refusal, serving, violations
@@ -121,7 +121,7 @@ async def test_what_an_agent_sees_of_links_is_listed(tmp_path: Path) -> None:
     report.links.add(
         link=common_pb2.LinkRef(source="l0", target="s1", key="0"),
         state=common_pb2.STATE_DOWN,
-        time=common.time_to_pb(5.0),
+        time=times.time_to_pb(5.0),
         sequence=1,
     )
     async with serving(tmp_path) as s:

@@ -11,7 +11,7 @@ from heddle.v1 import common_pb2
 from heddle.v1 import demand_pb2 as pb
 from heddle.v1.placement_pb2 import JobState
 from heddle_controller.serve import demand as service
-from heddle_controller.serve.codec import common
+from heddle_controller.serve.codec import times
 from tests.support.serving import reason, refusal, serving, violations
 
 LATENCY = common_pb2.TRAFFIC_CLASS_LATENCY
@@ -176,7 +176,7 @@ def batch(**rates: float) -> pb.RateBatch:
     """Return a batch of rates in Gbps by flow, with slashes for the underscores of the names."""
     flows = {name.replace("_", "/"): rate for name, rate in rates.items()}
     return pb.RateBatch(
-        time=common.time_to_pb(9.0), interval_seconds=1.0, flows=flows, rates_gbps=flows.values()
+        time=times.time_to_pb(9.0), interval_seconds=1.0, flows=flows, rates_gbps=flows.values()
     )
 
 

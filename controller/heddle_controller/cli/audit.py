@@ -22,7 +22,7 @@ from heddle_controller.cli.options import INPUT_FILE, OUTPUT_FILE, with_client
 from heddle_controller.cli.output import echo, echo_json, echo_raw_json, echo_table
 from heddle_controller.model.errors import InputError
 from heddle_controller.serve.codec import audit as codec
-from heddle_controller.serve.codec import common
+from heddle_controller.serve.codec import times
 from heddle_controller.state.audit import AuditBroken, AuditRecord, Mark, parse_mark, verify
 
 PAGE = 1000
@@ -56,7 +56,7 @@ def list_records(client: Terms, *, last: int) -> None:
 
 def _row(record: pb.AuditRecord) -> tuple[object, ...]:
     sides = (text[:_WIDTH] + "…" * (len(text) > _WIDTH) for text in (record.before, record.after))
-    when = common.time_text(record.time)
+    when = times.time_text(record.time)
     return (record.number, when, record.actor, record.request, record.action, record.name, *sides)
 
 

@@ -24,8 +24,8 @@ from heddle_controller.cli.output import echo, echo_json, echo_pairs, echo_table
 from heddle_controller.cli.watching import of_plans, watchable
 from heddle_controller.model.demand import Demands
 from heddle_controller.model.files.flows_file import load_demands
-from heddle_controller.serve.codec import common
 from heddle_controller.serve.codec import demand as codec
+from heddle_controller.serve.codec import times
 
 PER_MESSAGE = 20_000
 """Flows per message, far below the size that a server accepts."""
@@ -73,7 +73,7 @@ def list_sets(client: Terms) -> None:
             value_name(JobState.DESCRIPTOR, one.state, "JOB_STATE_"),
             one.flow_count,
             one.unrouted_count,
-            common.time_text(one.update_time),
+            times.time_text(one.update_time),
             one.reason,
         )
         for one in found

@@ -17,7 +17,7 @@ from heddle_controller.cli.options import last_part, ref_text, with_client
 from heddle_controller.cli.output import echo, echo_json, echo_pairs
 from heddle_controller.cli.routes import path_text
 from heddle_controller.cli.watching import of_fabric, of_jobs, of_plans, watchable
-from heddle_controller.serve.codec import common
+from heddle_controller.serve.codec import times
 
 CLOCK_SECONDS = 2.0
 """Clocks may differ by this much without a finding; certificates and event times tolerate it."""
@@ -114,7 +114,7 @@ def _echo_job(answer: pb.JobExamination) -> None:
 def _measured(answer: pb.JobExamination) -> str:
     if not answer.HasField("measured_gbps"):
         return ""
-    when = common.time_text(answer.measured_time)
+    when = times.time_text(answer.measured_time)
     return f"{answer.measured_gbps:.4g} Gbit/s at {when}"
 
 

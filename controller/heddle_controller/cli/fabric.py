@@ -50,8 +50,8 @@ from heddle_controller.importers.load import FORMATS
 from heddle_controller.model.fabric import Fabric, NodeKind, State
 from heddle_controller.model.files.content import write_content
 from heddle_controller.model.files.fabric_file import fabric_document, save_fabric_file
-from heddle_controller.serve.codec import common, names
 from heddle_controller.serve.codec import fabric as codec
+from heddle_controller.serve.codec import names, times
 
 TEXTS: dict[str, Callable[[Fabric], str]] = {"dot": dot_text, "containerlab": clab_text}
 """Formats other than fabric.json in which a fabric can be written."""
@@ -208,7 +208,7 @@ def echo_fabric(client: Terms, stored: pb.Fabric) -> None:
             "switches not up": ", ".join(f"{n.id} ({state_word(n.admin_state)})" for n in switches),
             "switches set aside": "; ".join(f"{n.id} ({n.condition})" for n in aside),
             "links not up": len(links),
-            "updated": common.time_text(stored.update_time),
+            "updated": times.time_text(stored.update_time),
         }
     )
 
@@ -274,7 +274,7 @@ def list_fabrics(client: Terms) -> None:
     if client.json:
         echo_json(found)
         return
-    rows = [(last_part(f.name), f.title, common.time_text(f.update_time)) for f in found]
+    rows = [(last_part(f.name), f.title, times.time_text(f.update_time)) for f in found]
     echo_table(["name", "title", "updated"], rows)
 
 
@@ -302,7 +302,7 @@ def _echo_links(links: Sequence[pb.Link]) -> None:
             f"{link.gbps:g}",
             state_word(link.admin_state),
             state_word(link.oper_state),
-            common.time_text(link.state_time),
+            times.time_text(link.state_time),
             _condition(link),
         )
         for link in links

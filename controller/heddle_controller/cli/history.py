@@ -19,7 +19,7 @@ from heddle_controller.cli.failure import Failure
 from heddle_controller.cli.options import last_part, with_client
 from heddle_controller.cli.output import echo, echo_json, echo_table
 from heddle_controller.cli.watching import of_plans, watchable
-from heddle_controller.serve.codec import common
+from heddle_controller.serve.codec import times
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _STATES = {"set_link_state", "set_switch_state"}
@@ -87,7 +87,7 @@ def _records(client: Terms, start: float) -> list[audit_pb2.AuditRecord]:
 
 
 def _record_row(record: audit_pb2.AuditRecord) -> tuple[object, ...]:
-    when, what = common.time_text(record.time), f"{record.action} {last_part(record.name)}"
+    when, what = times.time_text(record.time), f"{record.action} {last_part(record.name)}"
     if record.action in _STATES and record.after:
         state = orjson.loads(record.after).get("admin_state", "")
         what = f"{what}: {str(state).lower()}"
@@ -96,7 +96,7 @@ def _record_row(record: audit_pb2.AuditRecord) -> tuple[object, ...]:
 
 def _plan_row(plan: pb.PlanSummary) -> tuple[object, ...]:
     return (
-        common.time_text(plan.commit_time),
+        times.time_text(plan.commit_time),
         "",
         plan.generation,
         causes_text(plan.causes),

@@ -47,8 +47,8 @@ from heddle_controller.cli.place import (
 )
 from heddle_controller.cli.routes import turn_text
 from heddle_controller.cli.watching import of_jobs, of_plans, watchable
-from heddle_controller.serve.codec import common
 from heddle_controller.serve.codec import job as codec
+from heddle_controller.serve.codec import times
 from heddle_controller.traffic.jobs_file import load_jobs
 
 
@@ -176,8 +176,8 @@ def show(client: Terms, name: str) -> None:
             else "",
             "worst link": worst_link(fare),
             "plan": one.generation or "",
-            "submitted": common.time_text(one.create_time),
-            "since": common.time_text(one.state_time),
+            "submitted": times.time_text(one.create_time),
+            "since": times.time_text(one.state_time),
         }
     )
 

@@ -26,7 +26,7 @@ from heddle_controller.cli.options import (
 )
 from heddle_controller.cli.output import echo_json, echo_table
 from heddle_controller.cli.place import expanded, gpus_option
-from heddle_controller.serve.codec import common
+from heddle_controller.serve.codec import times
 
 _COLUMNS = ["job", "state", "hosts", "flows", "unrouted", "slowest", "worst link", "plan", "since"]
 _Json = dict[str, object]
@@ -69,7 +69,7 @@ def _row(one: pb.Job, fare: JobFare | None) -> tuple[object, ...]:
         f"{fare.slowest.share:.3f}" if fare else "",
         worst_link(fare) if fare else "",
         one.generation or "",
-        common.time_text(one.state_time),
+        times.time_text(one.state_time),
         one.reason,
     )
 

@@ -12,7 +12,7 @@ from heddle_controller.cli.failure import FAULT, CommandGroup, Failure
 from heddle_controller.cli.options import with_client
 from heddle_controller.cli.output import echo_json, echo_pairs
 from heddle_controller.cli.watching import watchable
-from heddle_controller.serve.codec import common
+from heddle_controller.serve.codec import times
 
 _WORDS = {pb.OVERLAY_STATE_ACTIVE: "active", pb.OVERLAY_STATE_WITHDRAWN: "WITHDRAWN"}
 _LOOK_SECONDS = 0.05
@@ -72,7 +72,7 @@ def withdrawal_of(client: Terms) -> str:
     stands = _get(client)
     if stands.state != pb.OVERLAY_STATE_WITHDRAWN:
         return ""
-    since = common.time_text(stands.state_time)
+    since = times.time_text(stands.state_time)
     text = f"OVERLAY WITHDRAWN since {since}: no switch follows a plan"
     return f"{text}; 'heddle overlay restore' ends that"
 
@@ -93,7 +93,7 @@ def _echo(client: Terms, stands: pb.Overlay) -> None:
     echo_pairs(
         {
             "overlay": _WORDS[stands.state],
-            "since": common.time_text(stands.state_time),
+            "since": times.time_text(stands.state_time),
             "agents": counted,
         }
     )

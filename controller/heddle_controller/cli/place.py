@@ -22,8 +22,8 @@ from heddle_controller.cli.output import echo, echo_json, echo_table
 from heddle_controller.cli.watching import of_jobs, watchable
 from heddle_controller.model.host_lists import expand
 from heddle_controller.model.job import Job
-from heddle_controller.serve.codec import common
 from heddle_controller.serve.codec import job as codec
+from heddle_controller.serve.codec import times
 from heddle_controller.traffic.jobs_file import load_jobs
 
 _SECONDS = 300
@@ -217,7 +217,7 @@ def _echo(client: Terms, found: list[pb.Reservation]) -> None:
             last_part(one.name),
             len(one.hosts),
             host_texts(one.hosts[:1], one.gpus[:1])[0],
-            common.time_text(one.end_time),
+            times.time_text(one.end_time),
         )
         for one in found
     ]

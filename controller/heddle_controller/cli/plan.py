@@ -31,7 +31,7 @@ from heddle_controller.cli.routes import (
 from heddle_controller.model.errors import InputError
 from heddle_controller.model.files.flows_file import MOST_QPS
 from heddle_controller.plan.verify import PlanInvalid
-from heddle_controller.serve.codec import common
+from heddle_controller.serve.codec import times
 
 _FILE = click.Path(path_type=Path)
 """A path that is checked by the code that opens it, which names the cure in one line."""
@@ -207,7 +207,7 @@ def rollback(client: Terms, *, generation: int, time: str) -> None:
         told |= {"not_back": [*answer.moved], "not_back_count": answer.moved_count}
         echo_json(told)
         return
-    echo(f"back to plan {generation} until {common.time_text(wanted.end_time)}: plan {follows}")
+    echo(f"back to plan {generation} until {times.time_text(wanted.end_time)}: plan {follows}")
     if answer.moved_count:
         since = causes_text(answer.causes)
         why = f"; since then: {since}" if since else ""

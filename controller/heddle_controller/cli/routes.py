@@ -9,7 +9,7 @@ from heddle.v1 import common_pb2, plan_pb2
 from heddle_controller.cli.options import last_part, ref_text
 from heddle_controller.cli.output import echo, echo_pairs, echo_table
 from heddle_controller.model.plan import AfterLoss, Certificate, Turn
-from heddle_controller.serve.codec import common
+from heddle_controller.serve.codec import times
 
 AFTER_LOSS = ["lost", "worst", "slowest flow", "worst link", "lower bound", "then"]
 """Columns of the table of what single losses do right after local repair."""
@@ -30,8 +30,8 @@ def echo_plan(plan: plan_pb2.Plan) -> None:
             "entries": f"{plan.entry_count} in {plan.switch_count} switches",
             "programmed": f"{plan.programmed_switch_count} of {plan.switch_count} switches",
             "solved in": f"{plan.solve_seconds:.3f} s",
-            "committed": common.time_text(plan.commit_time),
-            "all acknowledged": common.time_text(plan.programmed_time),
+            "committed": times.time_text(plan.commit_time),
+            "all acknowledged": times.time_text(plan.programmed_time),
             "kept to": _kept_to(plan),
         }
     )
@@ -57,7 +57,7 @@ def _kept_to(plan: plan_pb2.Plan) -> str:
     """Return which earlier plan an operator returned to; empty if none."""
     if not plan.HasField("rollback"):
         return ""
-    end = common.time_text(plan.rollback.end_time)
+    end = times.time_text(plan.rollback.end_time)
     return f"plan {plan.rollback.generation} until {end}: heddle plan release ends that"
 
 

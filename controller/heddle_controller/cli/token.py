@@ -11,7 +11,7 @@ import click
 from heddle_controller.cli.failure import CommandGroup, Failure
 from heddle_controller.cli.options import OUTPUT_FILE
 from heddle_controller.cli.output import echo, echo_json, echo_table, format_options
-from heddle_controller.serve.codec import common
+from heddle_controller.serve.codec import times
 from heddle_controller.serve.security.caller import ONE_NODE, ROLES, Caller
 from heddle_controller.serve.security.files import Grant, new_token, read_grants
 
@@ -72,7 +72,7 @@ def new(
 
 
 def _time(grant: Grant) -> str:
-    return common.time_text(common.time_to_pb(grant.expires))
+    return times.time_text(times.time_to_pb(grant.expires))
 
 
 def _add(path: Path, grant: Grant) -> None:

@@ -18,8 +18,8 @@ from heddle_controller.model.demand import Demands
 from heddle_controller.model.errors import InputError, refuse
 from heddle_controller.model.flows import SET
 from heddle_controller.reconcile.observations import Observations
-from heddle_controller.serve.codec import common, names
 from heddle_controller.serve.codec import demand as codec
+from heddle_controller.serve.codec import names, times
 from heddle_controller.serve.errors import exhausted
 from heddle_controller.serve.flow_index import FlowIndex, FlowIndexes
 from heddle_controller.serve.rates import RateBook, Rates
@@ -171,7 +171,7 @@ class DemandService(DemandServiceServicer):
         async with aclosing(self._rates.watch(fabric)) as batches:
             async for rates in batches:
                 yield pb.RateBatch(
-                    time=common.time_to_pb(rates.time),
+                    time=times.time_to_pb(rates.time),
                     interval_seconds=rates.interval,
                     flows=rates.flows,
                     rates_gbps=rates.gbps.tolist(),
@@ -201,7 +201,7 @@ def _rates_from_pb(batch: pb.RateBatch, index: FlowIndex | None) -> tuple[Rates,
     known = index.rows if index else {}
     kept = [row for row, flow in enumerate(batch.flows) if flow in known]
     rates = Rates(
-        time=common.time_from_pb(batch.time, "batch.time"),
+        time=times.time_from_pb(batch.time, "batch.time"),
         interval=batch.interval_seconds,
         flows=tuple(batch.flows[row] for row in kept),
         gbps=np.array(batch.rates_gbps, dtype=np.float64)[kept],

@@ -30,7 +30,7 @@ from heddle_controller.plan.explain import explain
 from heddle_controller.plan.limits import fares_of, loads_of
 from heddle_controller.planner.port import Advisor
 from heddle_controller.reconcile.observations import Observations, with_down
-from heddle_controller.serve.codec import common, names
+from heddle_controller.serve.codec import common, names, times
 from heddle_controller.serve.codec import plan as codec
 from heddle_controller.serve.errors import Refusal, denied, not_found
 from heddle_controller.serve.flow_index import FlowIndex, FlowIndexes
@@ -430,7 +430,7 @@ def plan_summary_to_pb(summary: PlanSummary) -> pb.PlanSummary:
         generation=summary.generation,
         epoch=summary.epoch,
         intent_version=summary.intent_version,
-        commit_time=common.time_to_pb(facts.commit_time),
+        commit_time=times.time_to_pb(facts.commit_time),
         flow_count=summary.flow_count,
         unrouted_count=summary.unrouted_count,
         changed_count=facts.changed_count,
@@ -445,7 +445,7 @@ def rollback_to_pb(rollback: Rollback) -> pb.Rollback:
     """Return a rollback as a message."""
     return pb.Rollback(
         generation=rollback.generation,
-        end_time=common.time_to_pb(rollback.end_time),
+        end_time=times.time_to_pb(rollback.end_time),
         intent_version=rollback.version,
     )
 

@@ -11,7 +11,7 @@ from heddle_controller.model.errors import InputError
 from heddle_controller.model.fabric import Fabric, LinkKey, State
 from heddle_controller.model.flows import TrafficClass
 from heddle_controller.model.job import Algorithm, Collective, Group, Job, Operation, Parallelism
-from heddle_controller.serve.codec import common, names
+from heddle_controller.serve.codec import common, names, times
 from heddle_controller.serve.codec import demand as demand_codec
 from heddle_controller.serve.codec import fabric as fabric_codec
 from heddle_controller.serve.codec import job as job_codec
@@ -190,7 +190,7 @@ def test_a_state_has_to_be_said(value: int) -> None:
 @pytest.mark.parametrize("seconds", [0.5, 1_795_179_632.25])
 def test_times_survive_the_wire(seconds: float) -> None:
     """Times are kept as precisely as a float holds them."""
-    assert common.time_from_pb(common.time_to_pb(seconds)) == seconds
+    assert times.time_from_pb(times.time_to_pb(seconds)) == seconds
 
 
 @pytest.mark.parametrize(

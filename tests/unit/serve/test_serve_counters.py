@@ -14,7 +14,7 @@ from heddle_controller.reconcile.ports import AgentSession
 from heddle_controller.reconcile.unannounced import UnannouncedTerms
 from heddle_controller.serve.agents.counters import CounterBook
 from heddle_controller.serve.codec import agent as codec
-from heddle_controller.serve.codec import common
+from heddle_controller.serve.codec import times
 from heddle_controller.serve.flow_index import FlowIndexes
 from heddle_controller.serve.rates import RateBook, Rates
 from heddle_controller.state.records import PlanFacts
@@ -60,7 +60,7 @@ def agent(switch: str = "l0", instance: str = "i") -> AgentSession:
 def report(time: float, size: int, port: int = 0) -> pb.CounterReport:
     """Return a switch's counts of bytes from n0.0 to n1.0, and of a NIC that nobody knows."""
     return pb.CounterReport(
-        time=common.time_to_pb(time),
+        time=times.time_to_pb(time),
         endpoints=[pb.Endpoint(nic="n0.0"), pb.Endpoint(nic="n1.0"), pb.Endpoint(nic="gone")],
         sources=[0, 2],
         destinations=[1, 1],
@@ -155,7 +155,7 @@ async def test_reports_reckoned_together_come_to_what_each_comes_to_alone(
             reports = []
             for switch in switches:
                 count = int(chance.integers(0, 6))
-                drawn = pb.CounterReport(time=common.time_to_pb(time))
+                drawn = pb.CounterReport(time=times.time_to_pb(time))
                 drawn.endpoints.extend(pb.Endpoint(nic=nic) for nic in ("n0.0", "n1.0", "no"))
                 drawn.sources.extend(chance.integers(0, 3, count).tolist())
                 drawn.destinations.extend(chance.integers(0, 3, count).tolist())
@@ -277,7 +277,7 @@ async def test_an_elephant_is_the_same_one_when_it_gets_its_entry(tmp_path: Path
 
     async def tells(time: float, entry: int, unmatched: int | None) -> None:
         counted = pb.CounterReport(
-            time=common.time_to_pb(time),
+            time=times.time_to_pb(time),
             endpoints=[N00, pb.Endpoint(nic="n1.1")],
             sources=[0] * (entry > 0),
             destinations=[1] * (entry > 0),

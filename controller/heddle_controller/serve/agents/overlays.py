@@ -27,7 +27,7 @@ from heddle.v1 import overlay_pb2
 from heddle.v1.overlay_pb2_grpc import OverlayServiceServicer
 from heddle_controller.model.errors import refuse
 from heddle_controller.serve.agents.stream import AgentStream
-from heddle_controller.serve.codec import common, names
+from heddle_controller.serve.codec import names, times
 from heddle_controller.serve.request import request_of
 from heddle_controller.state.errors import NotFound, PortError, Unavailable
 from heddle_controller.state.records import FabricSummary, Overlay
@@ -294,5 +294,5 @@ class OverlayService(OverlayServiceServicer):
             ],
         )
         if wanted.time:
-            answer.state_time.CopyFrom(common.time_to_pb(wanted.time))
+            answer.state_time.CopyFrom(times.time_to_pb(wanted.time))
         return answer

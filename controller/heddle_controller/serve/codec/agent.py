@@ -28,7 +28,7 @@ from heddle_controller.reconcile.ports import (
     StageResult,
     TableState,
 )
-from heddle_controller.serve.codec import common, names
+from heddle_controller.serve.codec import common, names, times
 from heddle_controller.serve.codec.entries import BYTES
 
 LAST_PORT = 65535
@@ -348,7 +348,7 @@ def _observation(seen: pb.LinkObservation, field: str) -> LinkObservation:
     return LinkObservation(
         link=common.link_name_from_pb(seen.link),
         state=state,
-        time=common.time_from_pb(seen.time),
+        time=times.time_from_pb(seen.time),
         sequence=seen.sequence,
         reason=seen.reason[:MAX_TEXT],
     )
@@ -397,7 +397,7 @@ def counters_from_pb(report: pb.CounterReport) -> Counters:
         check_number(greatest, f"counters.{name}")
     source, destination, port, packets, size = columns.astype(np.int64)
     return Counters(
-        common.time_from_pb(report.time),
+        times.time_from_pb(report.time),
         tuple((endpoint.nic, endpoint.address) for endpoint in report.endpoints),
         source,
         destination,

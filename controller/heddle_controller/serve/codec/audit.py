@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from heddle.v1 import audit_pb2 as pb
 from heddle_controller.model.errors import refuse
-from heddle_controller.serve.codec import common
+from heddle_controller.serve.codec import times
 from heddle_controller.state.audit import AuditEntry, AuditRecord, Mark
 
 HASH_BYTES = 32
@@ -16,7 +16,7 @@ def audit_record_to_pb(record: AuditRecord) -> pb.AuditRecord:
     return pb.AuditRecord(
         number=record.number,
         hash=record.hash,
-        time=common.time_to_pb(entry.time),
+        time=times.time_to_pb(entry.time),
         actor=entry.actor,
         request=entry.request,
         action=entry.action,
@@ -29,7 +29,7 @@ def audit_record_to_pb(record: AuditRecord) -> pb.AuditRecord:
 def record_from_pb(record: pb.AuditRecord) -> AuditRecord:
     """Return the record of a message; whether it fits into its chain is not checked."""
     entry = AuditEntry(
-        time=common.time_from_pb(record.time),
+        time=times.time_from_pb(record.time),
         actor=record.actor,
         request=record.request,
         action=record.action,

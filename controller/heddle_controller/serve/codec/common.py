@@ -1,4 +1,4 @@
-"""Values of common.proto: states, classes, times, links, certificates.
+"""Values of common.proto: states, classes, links, certificates.
 
 The model counts enums from 0. Messages count them from 1, and 0 means unspecified. Only the codecs
 know about this difference.
@@ -7,9 +7,6 @@ know about this difference.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
-
-from google.protobuf.timestamp_pb2 import Timestamp
 
 from heddle.names import link_name
 from heddle.v1 import common_pb2 as pb
@@ -18,10 +15,6 @@ from heddle_controller.model.fabric import Fabric, LinkKey, State
 from heddle_controller.model.flows import TrafficClass
 from heddle_controller.model.plan import Certificate, Turn
 from heddle_controller.state.records import LinkName
-
-_FIRST, _LAST, _NANOS = -62_135_596_800, 253_402_300_798, 10**9
-"""First and last second that a Timestamp may hold (the last less 1, because floats round), and
-nanoseconds per second."""
 
 
 def state_to_pb(state: int) -> pb.State.ValueType:
@@ -59,31 +52,6 @@ def class_from_pb(value: int, field: str) -> TrafficClass:
 
 def _said(value: int) -> str:
     return f"{value} is not known" if value else "it is not said"
-
-
-def time_to_pb(seconds: float) -> Timestamp:
-    """Return a time in Unix seconds as a Timestamp, rounded to a microsecond."""
-    whole = Timestamp()
-    whole.FromMicroseconds(round(seconds * 1e6))
-    return whole
-
-
-def time_from_pb(time: Timestamp, field: str = "time") -> float:
-    """Return a Timestamp in Unix seconds; 0 if it is unset.
-
-    Raises:
-        InputError: it is not in the years 1 to 9999, so no Timestamp could hold it.
-    """
-    if not (_FIRST <= time.seconds <= _LAST and 0 <= time.nanos < _NANOS):
-        reason = f"{time.seconds} s and {time.nanos} ns are not a time within the years 1 to 9999"
-        raise refuse("request", field, reason)
-    return time.seconds + time.nanos / _NANOS
-
-
-def time_text(time: Timestamp) -> str:
-    """Return a time for people, in UTC, to the second; empty if it is unset."""
-    seconds = time_from_pb(time)
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%SZ") if seconds else ""
 
 
 LONGEST_NUMBER = 18

@@ -16,7 +16,7 @@ from heddle_controller.model.errors import refuse
 from heddle_controller.model.flows import SOURCE_PORT_COUNT
 from heddle_controller.model.plan import Plan
 from heddle_controller.planner.planning import left_out
-from heddle_controller.serve.codec import common, names
+from heddle_controller.serve.codec import common, names, times
 from heddle_controller.state.records import DemandRecord, Intent, JobState
 
 
@@ -115,7 +115,7 @@ def demand_record_to_pb(
         name=names.demands_name(fabric, record.name),
         flow_count=len(record.demands),
         etag=record.etag,
-        update_time=common.time_to_pb(record.update_time),
+        update_time=times.time_to_pb(record.update_time),
         state=placement_pb2.JobState.ValueType(facts.state),
         reason=facts.reason,
         unrouted_count=facts.unrouted_count,

@@ -14,7 +14,7 @@ from heddle_controller.model.arrays import NONE
 from heddle_controller.model.fabric import NUMBERS, Fabric, Forwarding, NodeKind, State
 from heddle_controller.model.files.fabric_file import parse_fabric
 from heddle_controller.reconcile.observations import SeenLinks
-from heddle_controller.serve.codec import common, names
+from heddle_controller.serve.codec import common, names, times
 from heddle_controller.state.records import (
     FabricRecord,
     FabricSummary,
@@ -127,7 +127,7 @@ def link_to_pb(link: LinkRecord, *, down: bool, since: float) -> pb.Link:
         gbps=link.gbps,
         admin_state=common.state_to_pb(link.admin_state),
         oper_state=common.state_to_pb(State.DOWN if down else State.UP),
-        state_time=common.time_to_pb(changed) if changed else None,
+        state_time=times.time_to_pb(changed) if changed else None,
     )
 
 
@@ -157,7 +157,7 @@ def fabric_summary_to_pb(summary: FabricSummary) -> pb.Fabric:
         name=names.fabric_name(summary.name),
         title=summary.title,
         etag=summary.etag,
-        update_time=common.time_to_pb(summary.update_time),
+        update_time=times.time_to_pb(summary.update_time),
     )
 
 

@@ -21,7 +21,7 @@ from heddle_controller.model.job import (
     Operation,
     Parallelism,
 )
-from heddle_controller.serve.codec import common, names
+from heddle_controller.serve.codec import common, names, times
 from heddle_controller.state.records import JobRecord
 
 E = TypeVar("E", bound=StrEnum)
@@ -174,6 +174,6 @@ def job_record_to_pb(fabric: str, record: JobRecord) -> pb.Job:
         flow_count=facts.flow_count,
         unrouted_count=facts.unrouted_count,
         generation=facts.generation,
-        create_time=common.time_to_pb(record.create_time),
-        state_time=common.time_to_pb(facts.state_time) if facts.state_time else None,
+        create_time=times.time_to_pb(record.create_time),
+        state_time=times.time_to_pb(facts.state_time) if facts.state_time else None,
     )

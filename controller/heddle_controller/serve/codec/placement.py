@@ -14,8 +14,8 @@ from heddle_controller.model.job import SUPPOSED, Gpus
 from heddle_controller.place.ask import PlacementAsk, Score
 from heddle_controller.place.order import places
 from heddle_controller.planner.advice import Placement, Recommendation
-from heddle_controller.serve.codec import common, names
 from heddle_controller.serve.codec import job as job_codec
+from heddle_controller.serve.codec import names, times
 from heddle_controller.state.errors import FailedPrecondition
 from heddle_controller.state.records import Intent, Reservation
 from heddle_controller.traffic.groups import gpu_problems
@@ -246,6 +246,6 @@ def reservation_to_pb(fabric: str, one: Reservation) -> pb.Reservation:
         name=names.reservation_name(fabric, one.name),
         hosts=one.hosts,
         gpus=job_codec.gpus_to_pb(one.gpus),
-        create_time=common.time_to_pb(one.create_time),
-        end_time=common.time_to_pb(one.end_time),
+        create_time=times.time_to_pb(one.create_time),
+        end_time=times.time_to_pb(one.end_time),
     )

@@ -14,7 +14,7 @@ from heddle_controller.model.flows import ANY_PHASE
 from heddle_controller.model.plan import Paths, Plan
 from heddle_controller.plan.explain import Explanation
 from heddle_controller.plan.limits import ArcLoad, Fares
-from heddle_controller.serve.codec import common, names
+from heddle_controller.serve.codec import common, names, times
 from heddle_controller.state.records import Committed
 
 NAMES_PER_ANSWER = 20
@@ -33,13 +33,13 @@ def committed_to_pb(fabric: str, committed: Committed) -> pb.Plan:
     message.unsettled_switches.extend(sorted(unsettled)[:NAMES_PER_ANSWER])
     message.changed_count = facts.changed_count
     message.solve_seconds = facts.solve_seconds
-    message.commit_time.CopyFrom(common.time_to_pb(facts.commit_time))
+    message.commit_time.CopyFrom(times.time_to_pb(facts.commit_time))
     lacking = len(committed.lacking())
     message.switch_count = committed.switch_count
     message.programmed_switch_count = committed.switch_count - lacking
     message.entry_count = len(program.entries)
     if not lacking:
-        message.programmed_time.CopyFrom(common.time_to_pb(committed.programmed_time()))
+        message.programmed_time.CopyFrom(times.time_to_pb(committed.programmed_time()))
     return message
 
 

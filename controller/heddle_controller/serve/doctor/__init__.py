@@ -6,7 +6,7 @@ This module has the helpers that put findings into words.
 from __future__ import annotations
 
 from heddle.v1 import doctor_pb2 as pb
-from heddle_controller.serve.codec import common
+from heddle_controller.serve.codec import times
 
 TOLD = 20
 """Most findings of one kind."""
@@ -19,4 +19,4 @@ def found(severity: pb.Severity.ValueType, about: str, text: str, cure: str = ""
 
 def since(time: float) -> str:
     """Return `` since ...`` for a Unix time; empty if the time is 0, which means unknown."""
-    return f" since {common.time_text(common.time_to_pb(time))}" if time else ""
+    return f" since {times.time_text(times.time_to_pb(time))}" if time else ""

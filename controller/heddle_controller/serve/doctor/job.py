@@ -29,7 +29,7 @@ from heddle_controller.plan.limits import (
 )
 from heddle_controller.reconcile.observations import LinkEnds, SeenLinks
 from heddle_controller.serve.agents.link_book import Condition
-from heddle_controller.serve.codec import common, names
+from heddle_controller.serve.codec import names, times
 from heddle_controller.serve.codec import plan as plan_codec
 from heddle_controller.serve.doctor import TOLD, found, since
 from heddle_controller.serve.flow_index import FlowIndex
@@ -173,7 +173,7 @@ def _describe(told: pb.JobExamination, case: JobCase, at: _At) -> None:
     told.expected_gbps = at.gbps * at.share
     if (measured := case.measured.get(at.id)) is not None:
         told.measured_gbps = measured.gbps
-        told.measured_time.CopyFrom(common.time_to_pb(measured.time))
+        told.measured_time.CopyFrom(times.time_to_pb(measured.time))
     rails = rails_of(plan.fabric.structure, int(flows.source[at.flow]), _destination(at))
     if rails is not None:
         told.source_rail, told.destination_rail = rails
@@ -388,7 +388,7 @@ def _events(case: JobCase, at: _At) -> Iterator[pb.Finding]:
         for link, state in islice(out.values(), TOLD):
             yield _out_of_service(case, link, state)
     facts = case.committed.facts
-    when = common.time_text(common.time_to_pb(facts.commit_time))
+    when = times.time_text(times.time_to_pb(facts.commit_time))
     text = f"Plan {case.committed.generation} was committed at {when}; it moved "
     moved = counted(facts.changed_count, "flow")
     yield found(pb.SEVERITY_INFO, "event", f"{text}{moved}.", "")

@@ -30,7 +30,7 @@ from heddle_controller.reconcile.observations import LinkEnds, Observations, See
 from heddle_controller.reconcile.ports import AgentSession
 from heddle_controller.serve.agents.gateway import Gateway
 from heddle_controller.serve.agents.link_book import Condition
-from heddle_controller.serve.codec import common, names
+from heddle_controller.serve.codec import names, times
 from heddle_controller.serve.doctor import TOLD, found, since
 from heddle_controller.serve.doctor.job import JobCase, examine, no_plan_yet
 from heddle_controller.serve.flow_index import FlowIndexes
@@ -264,7 +264,7 @@ class DoctorService(DoctorServiceServicer):
             version=version("heddle-controller"),
         )
         findings = await asyncio.to_thread(examine_installation, now)
-        clock = common.time_to_pb(time.time())
+        clock = times.time_to_pb(time.time())
         return pb.InstallationExamination(version=now.version, time=clock, findings=findings)
 
     @override

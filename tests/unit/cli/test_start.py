@@ -39,7 +39,7 @@ def test_a_command_loads_nothing_that_only_others_need() -> None:
 
 def test_commands_that_compute_nothing_do_not_wait_for_numpy() -> None:
     """What Slurm runs before and after every job starts without numpy, and so do a few others."""
-    light = "slurm prolog", "slurm epilog", "drain", "undrain", "overlay", "token"
+    light = "slurm prolog", "slurm epilog", "drain", "undrain", "overlay"
     said, packages = loaded(*(f"{command} --help" for command in light))
     assert said.count("Usage:") == len(light)
     assert packages & (HEAVY | {"numpy"}) == set()

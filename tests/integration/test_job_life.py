@@ -170,9 +170,10 @@ async def test_a_suspended_job_keeps_its_hosts_and_sends_nothing(tmp_path: Path)
             await client.submit_job("other", pb.JobSpec(hosts=[OWN[0]], gpus_per_host=2))
         again = await client.suspend_job("j")
         assert again.state == SUSPENDED
-        doctor = await world.does("doctor", "job", "j")
-        assert "It is suspended" in doctor
-        assert "heddle job resume j" in doctor
+        doctor = await world.controller.does("doctor", "job", "j")
+        assert doctor.code == 1
+        assert "It is suspended" in doctor.out
+        assert "heddle job resume j" in doctor.out
         out = await world.does("job", "watch", "--until", "programmed", "--seconds", "60")
         assert "j SUSPENDED" in out
         await world.does("job", "replace", "j", f"{OWN[0]}={FREE[0]}")

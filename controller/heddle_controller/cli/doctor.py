@@ -35,8 +35,8 @@ def doctor(client: Terms) -> None:
     """Find what is wrong, and say what to do about it.
 
     Without a command, it checks the installation: agents and their versions, tables, links, the
-    plan, the store, and the clocks of the controller and of this machine. Exit 1 if something is
-    wrong.
+    plan, the store, and the clocks of the controller and of this machine. Exit 1 if a finding is a
+    warning or an error.
     """
     context = click.get_current_context()
     if context.invoked_subcommand is not None:
@@ -52,7 +52,12 @@ def doctor(client: Terms) -> None:
         echo_findings(answer.findings)
         if not answer.findings:
             echo(f"all is well, as the controller at {client.server} sees it")
-    if any(one.severity > pb.SEVERITY_INFO for one in answer.findings):
+    _exit(answer.findings)
+
+
+def _exit(findings: Iterable[pb.Finding]) -> None:
+    """End the command with ``FAULT`` if a finding is a warning or an error."""
+    if any(one.severity > pb.SEVERITY_INFO for one in findings):
         sys.exit(FAULT)
 
 
@@ -77,15 +82,16 @@ def examine_job(client: Terms, name: str) -> None:
 
     It also reports whether switches hold the paths, links on the paths that lose packets or are
     slow, the measured rate, and the latest changes. The worst finding comes first; each says what
-    to do.
+    to do. Exit 1 if a finding is a warning or an error.
     """
     request = pb.ExamineJobRequest(name=f"{client.fabric}/jobs/{name}")
     answer = client.api.doctor.ExamineJob(request)
     if client.json:
         echo_json(answer)
-        return
-    _echo_job(answer)
-    echo_findings(answer.findings)
+    else:
+        _echo_job(answer)
+        echo_findings(answer.findings)
+    _exit(answer.findings)
 
 
 def _echo_job(answer: pb.JobExamination) -> None:

@@ -240,8 +240,14 @@ async def test_undrain_says_what_it_does_not_do(tmp_path: Path) -> None:
             await plan_such_that(controller, has_entries)
             none = await controller.does("undrain", "s0")
             assert (none.code, none.out) == (0, "s0 was not drained: nothing changes\n")
-            unknown = await controller.does("undrain", "nobody")
-            assert (unknown.code, "nobody" in unknown.err) == (2, True)
+            for name, what in (
+                ("nobody", "is not a switch of the fabric: see heddle fabric show --links"),
+                ("l0-h0", "is a host, not a switch: heddle job replace"),
+                ("l0-h0-n0", "is a NIC, not a switch: name its link"),
+            ):
+                for command in ("drain", "undrain"):
+                    other = await controller.does(command, name)
+                    assert (other.code, f"{name!r} {what}" in other.err) == (2, True), other.err
 
             assert (await controller.does("drain", "s0")).code == 0
             of_switch = await controller.does("undrain", "l0,s0")

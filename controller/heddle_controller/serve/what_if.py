@@ -24,7 +24,7 @@ from heddle.v1 import plan_pb2 as pb
 from heddle_controller.model.arrays import NONE, Ints
 from heddle_controller.model.demand import resolve
 from heddle_controller.model.errors import InputError, Problem, refuse
-from heddle_controller.model.fabric import Fabric, NodeKind, State
+from heddle_controller.model.fabric import Fabric, State
 from heddle_controller.model.job import Gpus, Job, in_use
 from heddle_controller.plan.limits import Fares, fares_of
 from heddle_controller.plan.what_if import cut_off, flows_over, links_of
@@ -37,6 +37,7 @@ from heddle_controller.serve.codec.plan import NAMES_PER_ANSWER
 from heddle_controller.state.admission import admit_job
 from heddle_controller.state.demands import check_ids
 from heddle_controller.state.errors import FailedPrecondition
+from heddle_controller.state.fabrics import no_switch
 from heddle_controller.state.records import (
     Committed,
     DemandRecord,
@@ -214,16 +215,9 @@ def _rows_there(
 
 def _switch(fabric: Fabric, name: str, field: str) -> int:
     """Return the row of a switch; raises ``InputError`` if it is no switch of the fabric."""
-    node = fabric.structure.index.get(name, -1)
-    if node == -1 or fabric.structure.nodes.kind[node] == NodeKind.NIC:
-        if node != -1:
-            cure = "is a NIC, not a switch: name its link, as NIC,LEAF"
-        elif name in fabric.structure.host_names:
-            cure = "is a host, not a switch: heddle job replace moves a job to another host"
-        else:
-            cure = "is not a switch of the fabric: see heddle fabric show --links"
-        raise refuse("request", field, f"{name!r} {cure}")
-    return node
+    if reason := no_switch(fabric.structure, name):
+        raise refuse("request", field, reason)
+    return fabric.structure.index[name]
 
 
 def outcomes(before: Fares, after: Fares) -> list[pb.JobOutcome]:

@@ -282,10 +282,9 @@ def set_switch_state(
     """
     structure, states = structures[meta_of(view).digest], states_of(view)
     _check_etag(view, etag)
-    row = structure.index.get(node)
-    if row is None or structure.nodes.kind[row] == NodeKind.NIC:
-        cure = "name a switch of 'heddle fabric show --links'"
-        raise NotFound(f"fabrics/{view.name}/switches/{node}", cure)
+    if reason := no_switch(structure, node):
+        raise NotFound(f"fabrics/{view.name}/switches/{node}", reason)
+    row = structure.index[node]
     before = State(int(states.node_admin[row]))
     if before == state:
         return _unchanged(view, stamp)
@@ -294,6 +293,18 @@ def set_switch_state(
     nodes = _with(states.node_admin, row, state)
     sets = {_STATES: replace(states, node_admin=nodes).packed()}
     return _restated(view, stamp, sets, entry_of(stamp, "set_switch_state", name, texts))
+
+
+def no_switch(structure: Structure, name: str) -> str:
+    """Return why a name is not that of a switch, and what to do; empty if it is."""
+    node = structure.index.get(name)
+    if node is not None and structure.nodes.kind[node] != NodeKind.NIC:
+        return ""
+    if node is not None:
+        return f"{name!r} is a NIC, not a switch: name its link, as NIC,LEAF"
+    if name in structure.host_names:
+        return f"{name!r} is a host, not a switch: heddle job replace moves a job to another host"
+    return f"{name!r} is not a switch of the fabric: see heddle fabric show --links"
 
 
 def set_overlay(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 from collections.abc import Callable, Iterator
 
@@ -183,6 +184,35 @@ def test_hosts_that_are_in_use_are_named(world: World) -> None:
     assert hosts(world, first) == ["n0", "n2"]
     world.conclude(first, "Finished")
     wait_until(lambda: hosts(world, second) == ["n2", "n4"], "the second to be planned")
+
+
+def test_why_a_workload_is_still_not_planned_is_logged_once(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The reason is logged once, however many sweeps find the same, and again if it is another."""
+    caplog.set_level(logging.INFO, "heddle_kubernetes.admission")
+
+    def told() -> list[str]:
+        texts = [record.getMessage() for record in caplog.records]
+        return [text for text in texts if text.startswith(f"{SPACE}/third: still not planned: ")]
+
+    def sweeps() -> int:
+        return int(world.on_api(lambda api: api.used["list", "kueue.x-k8s.io", "workloads"]))
+
+    world.start(tiers=False)
+    first, second = (
+        world.submit(workload(name, on))
+        for name, on in (("first", ["n0", "n2"]), ("second", ["n4", "n6"]))
+    )
+    world.ready(first), world.ready(second)
+    world.ready(world.submit(workload("third", ["n2", "n4"])))
+    wait_until(told, "the reason to be logged")
+    before = sweeps()
+    wait_until(lambda: sweeps() >= before + 4, "some more sweeps")
+    assert len(told()) == 1, told()
+    world.conclude(first, "Finished")
+    wait_until(lambda: len(told()) > 1, "the other reason to be logged")
+    assert [host for text in told() for host in ("n2", "n4") if f"'{host}'" in text] == ["n2", "n4"]
 
 
 def test_a_shape_may_stand_at_the_job(world: World) -> None:

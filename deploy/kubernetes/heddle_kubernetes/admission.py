@@ -93,6 +93,7 @@ class Admission:
         self._work: dict[str, asyncio.Task[None]] = {}
         self._stored: dict[str, bytes] = {}  # jobs in Heddle, with their specifications
         self._resolved: dict[str, Decision] = {}  # by key; also with shapes read from owners
+        self._unplanned: dict[str, str] = {}  # by key, the reason that was last logged
         self._sweeping = asyncio.Lock()
 
     async def run(self) -> None:
@@ -132,6 +133,7 @@ class Admission:
         if found is None:
             known = self._decisions.pop(key, None)
             self._resolved.pop(key, None)
+            self._unplanned.pop(key, None)
             if known is not None:
                 self._start(key, self._end(key, known.job))
             return
@@ -185,7 +187,11 @@ class Admission:
             try:
                 await self._submit(wanted)
             except FAULTS as error:
-                _log.info("%s: still not planned: %s", wanted.key, error)
+                if self._unplanned.get(wanted.key) != (reason := str(error)):
+                    _log.info("%s: still not planned: %s", wanted.key, reason)
+                self._unplanned[wanted.key] = reason
+            else:
+                self._unplanned.pop(wanted.key, None)
 
     async def _plan(self, wanted: Decision) -> str:
         """Submit a job and wait for its routes; return the outcome in words."""

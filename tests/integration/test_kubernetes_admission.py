@@ -5,12 +5,15 @@ from __future__ import annotations
 import logging
 import signal
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import yaml
 
 from heddle.client import Client
 from heddle.v1.placement_pb2 import JobSpec
+from heddle_emulator.fleet.controller import Controller
+from tests.integration.certifying import Authority
 from tests.support.kube_api import Json, KubeApi, merge
 from tests.support.kube_schemas import HOSTNAME
 from tests.support.kube_world import (
@@ -254,6 +257,20 @@ def test_pod_sets_are_one_job(world: World) -> None:
     key = world.submit(both)
     assert world.ready(key).startswith("planned: ")
     assert hosts(world, key) == ["n6", "n2", "n4"]
+
+
+def test_a_controller_that_wants_tls(world: World, tmp_path: Path) -> None:
+    """The cure that is logged has the names of this program's options."""
+    server = Authority(tmp_path).server()
+    files = (f"--tls-cert={server.cert}", f"--tls-key={server.key}", f"--tls-client-ca={server.ca}")
+    controller, log = Controller(tmp_path, *files), world.folder / "heddle-kubernetes.log"
+    world.background.run(controller.__aenter__())
+    try:
+        world.launch("--no-admission", "--server", controller.api)
+        cure = "if it wants TLS, give --tls-ca, --tls-cert and --tls-key"
+        wait_until(lambda: cure in log.read_text(), "the cure to be logged")
+    finally:
+        world.background.run(controller.__aexit__())
 
 
 def test_a_workload_starts_at_its_limit_where_no_controller_answers(world: World) -> None:

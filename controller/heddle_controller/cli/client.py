@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 
 from heddle.client import Client, Credentials, CredentialsError, HeddleError
-from heddle_controller.cli.failure import failure_of
+from heddle_controller.cli.failure import Failure, failure_of
 from heddle_controller.cli.output import echo
 from heddle_controller.model.errors import refuse
 
 _START = "start it with 'heddle-controller serve', or name another with --server"
-OPTIONS = {"ca": "tls-ca", "cert": "tls-cert", "key": "tls-key", "token": "token-file"}
-"""The option that names each part of the credentials."""
-_PART = re.compile(rf"\b({'|'.join(OPTIONS)})\b")
 
 
 @dataclass(frozen=True)
@@ -54,13 +50,9 @@ class Terms:
         try:
             yield
         except CredentialsError as error:
-            file = f" {error.file}" if error.file else ""
-            plain = error.part == "token" and error.file is None
-            why = f"{error.why}: give --tls-ca" if plain else error.why
-            raise refuse(f"--{OPTIONS[error.part]}{file}", "", why) from None
+            raise Failure(str(error)) from None
         except HeddleError as error:
-            cure = _PART.sub(lambda part: f"--{OPTIONS[part[0]]}", error.cure) or _START
-            raise failure_of(error, cure) from error
+            raise failure_of(error, error.cure or _START) from error
 
     @property
     def fabric(self) -> str:

@@ -108,7 +108,7 @@ def main(
     'heddle plan' and 'heddle token' work offline. All other commands talk to a controller. A
     file can set the options; see --config.
     """
-    files = Credentials(tls_ca, tls_cert, tls_key, token_file)
+    files = Credentials(tls_ca, tls_cert, tls_key, token_file, options=True)
     ctx.obj = Terms(server, timeout, as_json, fabric, files)
 
 

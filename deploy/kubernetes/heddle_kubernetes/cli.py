@@ -129,7 +129,7 @@ def serve_command(  # noqa: PLR0917 - click gives them by name
         settings = Settings(
             servers=server,
             fabric=fabric,
-            credentials=Credentials(tls_ca, tls_cert, tls_key, token_file),
+            credentials=Credentials(tls_ca, tls_cert, tls_key, token_file, options=True),
             limits=Limits(wait, sweep),
             admission=admission,
             tiers=tiers,

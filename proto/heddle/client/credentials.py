@@ -11,13 +11,17 @@ import grpc
 
 from heddle.text import split_address
 
+BY_OPTION = {
+    "ca": "--tls-ca",
+    "cert": "--tls-cert",
+    "key": "--tls-key",
+    "token": "--token-file",
+}
+"""The option by which programs take each part of ``Credentials``."""
+
 
 class CredentialsError(ValueError):
-    """A file cannot be used; ``part`` says which one: ca, cert, key or token."""
-
-    def __init__(self, part: str, message: str, file: Path | None = None) -> None:
-        super().__init__(f"{file}: {message}" if file else f"{part}: {message}")
-        self.part, self.file, self.why = part, file, message
+    """A file cannot be used, or a token must not be sent; the message names it."""
 
 
 SOCKET = "unix:"
@@ -38,6 +42,12 @@ class Credentials:
     key: Path | None = None
     token: Path | None = None
     """File with a bearer token, used instead of a certificate; ``heddle token new`` prints one."""
+    options: bool = False
+    """Whether options of a program give the files. Errors then name these options."""
+
+    def name_of(self, part: str) -> str:
+        """Return what errors call a part."""
+        return BY_OPTION[part] if self.options else part
 
     @property
     def secure(self) -> bool:
@@ -54,7 +64,7 @@ class Credentials:
             return None
         self._check()
         files = (("ca", self.ca), ("key", self.key), ("cert", self.cert))
-        return grpc.ssl_channel_credentials(*(_content(part, file) for part, file in files))
+        return grpc.ssl_channel_credentials(*(self._content(part, file) for part, file in files))
 
     def metadata(self, addresses: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
         """Return the metadata to send with every call to these controllers.
@@ -67,41 +77,45 @@ class Credentials:
         remote = [one for one in addresses if not one.startswith(SOCKET)]
         for host, _ in map(split_address, remote):
             if not self.secure and not _is_local(host):
-                raise CredentialsError("token", f"is not sent to {host} in plain text")
-        text = (_content("token", self.token) or b"").decode(errors="replace").strip()
+                cure = f"is not sent to {host} in plain text: give {self.name_of('ca')}"
+                raise CredentialsError(f"{self.name_of('token')}: {cure}")
+        text = (self._content("token", self.token) or b"").decode(errors="replace").strip()
         if not text.isascii() or not text.isprintable() or " " in text or not text:
             cure = "holds no token: give what 'heddle token new' printed"
-            raise CredentialsError("token", cure, self.token)
+            raise self._unusable("token", self.token, cure)
         return (("authorization", f"Bearer {text}"),)
 
     def _check(self) -> None:
         """Check the files before connecting; gRPC says little about what is wrong with them."""
         if (self.cert is None) != (self.key is None):
-            raise CredentialsError("cert", "certificate and key belong together: give both")
+            cure = "certificate and key belong together: give both"
+            raise CredentialsError(f"{self.name_of('cert')}: {cure}")
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         try:
             if self.ca is not None:
                 context.load_verify_locations(self.ca)
         except OSError as error:  # ssl.SSLError is one too
-            raise CredentialsError("ca", f"{_why(error)}: give a PEM file", self.ca) from None
+            raise self._unusable("ca", self.ca, f"{_why(error)}: give a PEM file") from None
         try:
             if self.cert is not None:
                 context.load_cert_chain(self.cert, self.key, password="")  # asks nobody for one
         except OSError as error:
             cure = "give PEM files that belong together, the key without a password"
             text = f"with {self.key}: {_why(error)}: {cure}"
-            raise CredentialsError("cert", text, self.cert) from None
+            raise self._unusable("cert", self.cert, text) from None
+
+    def _content(self, part: str, file: Path | None) -> bytes | None:
+        try:
+            return Path(file).read_bytes() if file else None
+        except OSError as error:
+            raise self._unusable(part, file, f"{error.strerror}: give a readable file") from None
+
+    def _unusable(self, part: str, file: Path | None, why: str) -> CredentialsError:
+        return CredentialsError(f"{self.name_of(part)} {file}: {why}")
 
 
 def _why(error: OSError) -> str:
     return getattr(error, "reason", None) or error.strerror or str(error)
-
-
-def _content(part: str, file: Path | None) -> bytes | None:
-    try:
-        return Path(file).read_bytes() if file else None
-    except OSError as error:
-        raise CredentialsError(part, f"{error.strerror}: give a readable file", file) from None
 
 
 def _is_local(host: str) -> bool:

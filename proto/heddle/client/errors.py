@@ -10,23 +10,27 @@ from typing import Any
 import grpc
 from google.rpc import error_details_pb2, status_pb2
 
-from heddle.client.credentials import Credentials
+from heddle.client.credentials import BY_OPTION, Credentials
 from heddle.freshness import STALE
 
 DETAILS = "grpc-status-details-bin"
 OPENSSL = "OPENSSL_internal:"
 """gRPC's text has this mark before the message of the TLS library."""
 _OUT_OF_DATE = "renew the controller's certificate, or correct a clock"
-_NOT_TRUSTED = "give the authority of its certificate as ca, and an address with a name that it has"
+_NOT_TRUSTED = (
+    "give the authority of its certificate as {ca}, and an address with a name that it has"
+)
+_PLAIN = "it speaks no TLS there: leave {ca} and {cert} out, or name another port"
 _TLS_CURES = {
-    "WRONG_VERSION_NUMBER": "it speaks no TLS there: leave ca and cert out, or name another port",
+    "WRONG_VERSION_NUMBER": _PLAIN,
     "certificate has expired": _OUT_OF_DATE,
     "certificate is not yet valid": _OUT_OF_DATE,
     OPENSSL: _NOT_TRUSTED,
     "Peer name": _NOT_TRUSTED,
     "Hostname": _NOT_TRUSTED,
 }
-"""What to do, by a mark in gRPC's text; the first one that is there counts."""
+"""What to do, by a mark in gRPC's text; the first one that is there counts. Parts of
+``Credentials`` stand in braces."""
 _HUNG_UP = "Socket closed", "Connection reset"
 
 
@@ -73,7 +77,7 @@ class HeddleError(Exception):
         self.stale = stale
         """Whether the controller cannot reach its store, and answered from what it knew before."""
         self.cure = cure
-        """What to do if TLS does not match, with the names of ``Credentials``; empty if it may."""
+        """What to change in the ``Credentials`` if TLS does not match; empty if it may."""
 
 
 class Unreachable(HeddleError):
@@ -147,7 +151,9 @@ def error_of(
     code, text = call.code(), call.details() or ""
     status = _status(call)
     if status is None:
-        return _by_itself(code, text, address, "" if reached else _hang_up(text, credentials))
+        cure = _tls_cure(text) or ("" if reached else _hang_up(text, credentials))
+        names = {part: credentials.name_of(part) for part in BY_OPTION}
+        return _by_itself(code, text, address, cure.format_map(names))
     info, retry = error_details_pb2.ErrorInfo(), error_details_pb2.RetryInfo()
     request = error_details_pb2.RequestInfo()
     found = {
@@ -168,14 +174,10 @@ def error_of(
     )
 
 
-def _by_itself(code: grpc.StatusCode, text: str, address: str, hang_up: str) -> HeddleError:
-    """Return the exception for an error that comes from gRPC and not from a controller.
-
-    ``hang_up`` says what to do if gRPC's text has no mark of TLS.
-    """
+def _by_itself(code: grpc.StatusCode, text: str, address: str, cure: str) -> HeddleError:
+    """Return the exception for an error that comes from gRPC and not from a controller."""
     if code in (_CODE.UNAVAILABLE, _CODE.CANCELLED):  # the other end went away
         message = f"cannot reach the controller at {address} ({_why(text)})"
-        cure = next((told for mark, told in _TLS_CURES.items() if mark in text), hang_up)
         return Unreachable(message, code=code, address=address, cure=cure)
     if code is _CODE.DEADLINE_EXCEEDED:
         message = f"the controller at {address} did not answer in time"
@@ -184,14 +186,19 @@ def _by_itself(code: grpc.StatusCode, text: str, address: str, hang_up: str) -> 
     return dict(_KINDS).get(code, HeddleError)(message, code=code, address=address)
 
 
+def _tls_cure(text: str) -> str:
+    """Return what to do about a failure of TLS in gRPC's text; empty if it has no mark of one."""
+    return next((cure for mark, cure in _TLS_CURES.items() if mark in text), "")
+
+
 def _hang_up(text: str, credentials: Credentials) -> str:
     """Return what to do if the other end hung up, as gRPC's text says; empty if it did not."""
     if not any(mark in _why(text) for mark in _HUNG_UP):
         return ""
     if not credentials.secure:
-        return "if it wants TLS, give ca, cert and key"
+        return "if it wants TLS, give {ca}, {cert} and {key}"
     if credentials.cert is None:
-        return "it may want a certificate: give cert and key, or its port for tokens"
+        return "it may want a certificate: give {cert} and {key}, or its port for tokens"
     return "it may not take the certificate: is it still valid, and of an authority it knows?"
 
 

@@ -122,8 +122,8 @@ async def test_states_of_what_is_not_there(store: Store) -> None:
         await store.set_link_state("f1", LinkName("l0", "s9"), State.DOWN)
     with pytest.raises(NotFound, match="l0,s0,7"):
         await store.set_link_state("f1", LinkName("l0", "s0", 7), State.DOWN)
-    for node in ("x", "n0.0"):
-        with pytest.raises(NotFound, match=rf"{node} does not exist; .*show --links"):
+    for node, why in (("x", "see heddle fabric show --links"), ("n0.0", "is a NIC, not a switch")):
+        with pytest.raises(NotFound, match=f"{node} does not exist; .*{why}"):
             await store.set_switch_state("f1", node, State.DOWN)
     assert (await store.versions("f1")).intent == 1
 

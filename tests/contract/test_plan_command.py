@@ -82,6 +82,16 @@ def test_ignored_columns_are_named_beside_the_plan(world: Path) -> None:
     assert heddle_plan(*files(world)).stderr.startswith(f"error: {path}: ")
 
 
+def test_ignored_keys_of_a_fabric_are_named_beside_the_plan(world: Path) -> None:
+    """Standard error names a key at the top level that the format does not have."""
+    path = world / "fabric.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"forwarding": "ecmp"}))
+    result = heddle_plan(*files(world), "--json")
+    assert (result.exit_code, result.stdout.count("\n")) == (0, 1)
+    (line,) = result.stderr.splitlines()
+    assert line.startswith(f"note: {path}: top level: ignored: 'forwarding'; the known keys are ")
+
+
 def test_backups_stand_beside_paths(world: Path) -> None:
     """A backup has the ends of its path and none of the path's links between switches."""
     heddle_plan(*files(world), "--out", world / "p.json")

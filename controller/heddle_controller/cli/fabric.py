@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -126,7 +127,11 @@ def import_fabric(
     Links and switches that are drained or down on the controller stay so.
     """
     loaded = load_fabric(
-        file, format=form, mapping=parse_mapping(mapping), options=ImportOptions(**choices)
+        file,
+        format=form,
+        mapping=parse_mapping(mapping),
+        options=ImportOptions(**choices),
+        note=partial(echo, err=True),
     )
     if out is not None:
         save(loaded, out)
@@ -254,7 +259,7 @@ fabric.add_command(import_fabric)
 def export_fabric(client: Terms, out: Path, *, form: str, file: Path | None) -> None:
     """Write the fabric to a file; .gz compresses."""
     if file is not None:
-        loaded = load_fabric(file)
+        loaded = load_fabric(file, note=partial(echo, err=True))
     else:
         stored = client.api.fabrics.GetFabric(pb.GetFabricRequest(name=client.fabric))
         loaded = codec.fabric_from_pb(stored)

@@ -262,7 +262,7 @@ def _run(request: PlanRequest, tell: Tell, note: Tell) -> CheckedPlan:
 
     tell("loading")
     start = time.perf_counter()
-    fabric = load_fabric_file(request.fabric)
+    fabric = load_fabric_file(request.fabric, note=note)
     losses = losses_of(fabric, request.down, str(request.fabric))
     jobs = load_jobs(request.jobs) if request.jobs else ()
     flows = _flows(request, fabric, jobs, note)

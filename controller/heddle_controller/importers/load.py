@@ -44,6 +44,7 @@ def load_fabric(
     format: str = "auto",  # noqa: A002 - the word users know from --format
     mapping: Mapping[str, str] | None = None,
     options: ImportOptions | None = None,
+    note: Callable[[str], object] | None = None,
 ) -> Fabric:
     """Read a fabric file, plain or gzip, of one of ``FORMATS``.
 
@@ -54,6 +55,7 @@ def load_fabric(
         mapping: Our word to the word in the file; see ``node_link`` and ``host_table`` for the
             words. For files that list cables, a kind to a pattern of names; see ``cabling``.
         options: Choices that the file does not determine; None for the defaults.
+        note: Called with a sentence that names what is ignored in a fabric.json, if anything is.
 
     Raises:
         InputError: the file cannot be read, its form is not known, or it is not a valid fabric.
@@ -70,7 +72,7 @@ def load_fabric(
     if form in _JSON and isinstance(document, Mapping):
         return _JSON[form](document, path.name.split(".")[0], str(path), mapping or {}, chosen)
     if form == "heddle" or (form == "auto" and not mapping and _is_ours(document)):
-        return parse_fabric(document, str(path))
+        return parse_fabric(document, str(path), note=note)
     return import_node_link(document, str(path), mapping or {}, chosen)
 
 

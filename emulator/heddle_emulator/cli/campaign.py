@@ -158,7 +158,7 @@ def _asked(file: Path | None, fabric: Path | None, flows: Path | None) -> Campai
         return load_campaign(file)
     if fabric is None or flows is None:
         raise refuse("campaign", "", "needs a campaign file, or both --fabric and --flows")
-    loaded = load_fabric_file(fabric)
+    loaded = load_fabric_file(fabric, note=partial(echo, err=True))
     wanted = resolve(load_demands(flows, note=partial(echo, err=True)), loaded, origin=str(flows))
     return Campaign(fabric.stem, loaded, wanted, told={"fabric": str(fabric.resolve())})
 

@@ -95,7 +95,7 @@ def compare(
     ideal        one crossbar: only NICs limit
     """  # noqa: D301 - click's mark for lines that stay as they are
     names, cost = names_of(strategies), wire_of(words)
-    loaded = load_fabric_file(fabric)
+    loaded = load_fabric_file(fabric, note=partial(echo, err=True))
     demands, transfers = load_transfers(flows, note=partial(echo, err=True))
     wanted = resolve(demands, loaded, origin=str(flows))
     sending = _sending(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,7 +13,7 @@ import click
 from heddle_controller.model.errors import refuse
 from heddle_controller.model.fabric import Fabric, State
 from heddle_controller.model.files.fabric_file import load_fabric_file
-from heddle_emulator.cli.output import bytes_of
+from heddle_emulator.cli.output import bytes_of, echo
 from heddle_emulator.fluid.wire import ROCE, Wire
 from heddle_emulator.play.play import FOLLOWED, Setting
 from heddle_emulator.play.stage import NVLINK_GBPS
@@ -30,7 +31,9 @@ def named_fabric(name: str | None) -> Fabric:
     if name is None:
         return clos(leaves=16, spines=16, nics_per_leaf=16, name="clos-256")
     path = Path(name)
-    return load_fabric_file(path) if path.exists() else published(name)
+    return (
+        load_fabric_file(path, note=partial(echo, err=True)) if path.exists() else published(name)
+    )
 
 
 def without(fabric: Fabric, down: Iterable[str]) -> Fabric:

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import time
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -91,7 +92,7 @@ def up(
     """Build a lab and leave it running until `lab down`."""
     tools.check_needs()
     chosen = (
-        load_fabric_file(fabric)
+        load_fabric_file(fabric, note=partial(echo, err=True))
         if fabric
         else clos(leaves=leaves, spines=spines, nics_per_leaf=hosts * nics, nics_per_host=nics)
     )

@@ -54,7 +54,7 @@ def ports(fabric: Path, flows: Path, probes: int, seed: int, out: Path) -> None:
     `heddle plan --port-paths` uses the file. The same seed gives the same hashes as `compare` for
     ecmp.
     """
-    loaded = load_fabric_file(fabric)
+    loaded = load_fabric_file(fabric, note=partial(echo, err=True))
     if len(programmed := loaded.structure.programmed):
         switch = loaded.structure.nodes.ids[int(programmed[0])]
         reason = 'does not hash: give each switch "forwarding": "ecmp"'

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import click
@@ -80,7 +81,7 @@ def traffic(  # noqa: PLR0917 - click passes options by name
     uniform      each NIC to a random NIC
     matrix       as --matrix says; rank i is the i-th NIC, host by host
     """  # noqa: D301 - click's mark for lines that stay as they are
-    loaded = load_fabric_file(fabric)
+    loaded = load_fabric_file(fabric, note=partial(echo, err=True))
     if gbps is not None and not sensible(np.array([gbps])).all():
         raise refuse("traffic", "--gbps", f"is {gbps:g}; {CURE}")
     sent = None if size is None else bytes_of(size, "--size")

@@ -10,7 +10,7 @@ so only links between switches connect switches.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -167,18 +167,21 @@ def _cut_off(structure: Structure, nics: list[int], part: Ints, count: int) -> P
 MOST_BYTES_OF_FABRIC = 64 * MEBIBYTE
 """Size limit, unpacked. A fabric of 24,576 NICs takes about 8 MB."""
 
+_KEYS = ("directed", "multigraph", "graph", "nodes", "edges", "links")
 _KINDS = {kind.name.lower(): int(kind) for kind in NodeKind}
 _STATES = {state.name.lower(): int(state) for state in State}
 _FORWARDING = {one.name.lower(): int(one) for one in Forwarding}
 
 
-def load_fabric_file(path: Path) -> Fabric:
+def load_fabric_file(path: Path, *, note: Callable[[str], object] | None = None) -> Fabric:
     """Read a fabric.json, plain or gzip.
+
+    For ``note`` see ``parse_fabric``.
 
     Raises:
         InputError: the file cannot be read, is not JSON, or is not a valid fabric.
     """
-    return parse_fabric(read_json(path, MOST_BYTES_OF_FABRIC), str(path))
+    return parse_fabric(read_json(path, MOST_BYTES_OF_FABRIC), str(path), note=note)
 
 
 def save_fabric_file(fabric: Fabric, path: Path) -> None:
@@ -191,13 +194,22 @@ def save_fabric_file(fabric: Fabric, path: Path) -> None:
     write_content(path, orjson.dumps(fabric_document(fabric), option=options))
 
 
-def parse_fabric(document: object, origin: str, *, kept: bool = False) -> Fabric:
+def parse_fabric(
+    document: object,
+    origin: str,
+    *,
+    kept: bool = False,
+    note: Callable[[str], object] | None = None,
+) -> Fabric:
     """Return the fabric in a node-link document.
 
     Ids and zones may be integers, which become strings. Link keys stay as they are. A link without
     a key gets the least integer that no other link between the same two nodes has. With ``kept``,
     the document was accepted earlier and stored, so addresses and the length of names are not
     checked again.
+
+    Keys at the top level that are not part of the format are ignored. ``note`` is called with a
+    sentence that names them, if there are any.
 
     Raises:
         InputError: with ``origin`` as its source, and a problem for each faulty record (at most
@@ -220,6 +232,10 @@ def parse_fabric(document: object, origin: str, *, kept: bool = False) -> Fabric
     structure = Structure("" if name is None else str(name), nodes, links, zones, hosts)
     if problems := graph_problems(structure):
         raise InputError(origin, *problems[:MAX_PROBLEMS])
+    ignored = [short(key) for key in document if key not in _KEYS]
+    if ignored and note is not None:
+        names, known = some_of(ignored, MAX_PROBLEMS), ", ".join(_KEYS)
+        note(f"note: {origin}: top level: ignored: {names}; the known keys are {known}")
     return Fabric(structure, link_states, states)
 
 

@@ -41,6 +41,9 @@ GRAINS = 10_000
 """Resolution of the share of packets that a silent cable loses."""
 GOES_ON_SECONDS = 0.01
 """How long a slow program runs between two stops."""
+DEATH_SECONDS = 20.0
+"""How long a controller that was ordered to die may take until it comes to that point."""
+_LOOK_SECONDS = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,9 @@ class LabFabric(FabricUnderTest):
     def __init__(self, lab: Lab, programs: Programs | None, control: LabClient | None) -> None:
         self.lab, self.control = lab, control
         self._programs = programs
+        self._doomed = False
+        """Whether a controller was ordered to die at a point of its work, and none started since.
+        """
         self.cables = Cables()
         self.hung: set[str] = set()
         """Nodes whose program hangs."""
@@ -140,6 +146,7 @@ class LabFabric(FabricUnderTest):
         """Implement ``FabricUnderTest.kill``."""
         if point is not None:
             self._orders.die_at(point.value)
+            self._doomed = True
         else:
             self.programs.signal(self._leading(program), signal.SIGKILL)
 
@@ -149,11 +156,20 @@ class LabFabric(FabricUnderTest):
 
     def _start(self, program: str, *, empty: bool) -> None:
         if program == CONTROLLER:
+            self._await_death()
             self.programs.revive()
             return
         if empty:
             self._forget(program)
         self.programs.start_agent(program)
+
+    def _await_death(self) -> None:
+        """Wait for a controller that was ordered to die. A busy machine may bring it there late."""
+        deadline = time.monotonic() + DEATH_SECONDS
+        while self._doomed and time.monotonic() < deadline:
+            time.sleep(_LOOK_SECONDS)
+            self._doomed = all(map(self.programs.alive, self.programs.replicas))
+        self._doomed = False
 
     async def hang(self, program: str) -> None:
         """Implement ``FabricUnderTest.hang``."""
@@ -216,6 +232,7 @@ class LabFabric(FabricUnderTest):
             await self.reboot(switch)
         if self._programs is not None and self._programs.orders is not None:
             self._programs.orders.clear()
+        self._doomed = False
 
     def close(self) -> None:
         """End the threads that slow programs down. All other faults stay."""

@@ -25,7 +25,7 @@ from heddle_controller.solve.losses import after_losses, better_backups, protect
 from heddle_controller.solve.losses.moves import Kind
 from heddle_emulator.strategy import Outcome, whole
 from heddle_emulator.switches import Switches, next_hop
-from heddle_emulator.topology import clos, three_tier
+from heddle_emulator.topology import clos, dual_tor, three_tier
 from heddle_emulator.walk import measure
 from tests.support.agent_worlds import push, take
 from tests.support.depth import examples
@@ -338,6 +338,29 @@ def test_the_bound_holds_between_zones(seed: int, zones: int, taper: float) -> N
     _hold_against_every_choice(plan)
 
 
+@pytest.mark.deep
+@settings(max_examples=examples(5), deadline=None)
+@given(SEEDS, st.integers(2, 3), st.integers(1, 2))
+def test_the_bound_holds_for_nics_with_two_links(seed: int, pairs: int, nics: int) -> None:
+    """The bound holds against all choices of spines where a NIC has another switch left."""
+    rng = Random(seed)
+    fabric = dual_tor(pairs=pairs, spines=2, nics_per_pair=nics, nics_per_host=1)
+    if rng.random() < 0.5:
+        fabric = with_failures(rng, fabric, 0.1)
+    plan = solve(fabric, _pairs(rng, fabric))
+    _hold_against_every_choice(plan)
+
+
+def test_the_bound_counts_what_comes_to_the_other_switch_of_a_nic() -> None:
+    """Where a NIC loses one of two switches, all comes over the other and its link to the NIC."""
+    fabric = dual_tor(pairs=2, spines=2, nics_per_pair=2, nics_per_host=1)
+    nics = nic_ids(fabric)
+    for senders, gbps in ((2, 100.0), (1, 400.0)):
+        flows = [(nic, nics[2], gbps, 4, "j", "") for nic in nics[:senders]]
+        told = {one.kind: one for one in after_losses(solve(fabric, flows_of(fabric, *flows)))}
+        assert told["switch"].lower_bound == pytest.approx(told["switch"].worst_utilization)
+
+
 def _hold_against_every_choice(plan: Plan) -> None:
     bounds = {one.kind: one.lower_bound for one in after_losses(plan)}
     for kind, names in single_losses(plan.fabric).items():
@@ -373,10 +396,12 @@ def _least_of_all(plan: Plan, lost: list[int]) -> float:
     for arc, (tail, _) in enumerate(ends):
         if carries[arc] and not nics[tail] and arc >> 1 not in lost:
             live.setdefault(tail, []).append(arc)
+    ends_at = {ends[arc][1] for arcs in live.values() for arc in arcs}
     choices: list[list[list[int]]] = []
     for row in range(len(paths)):
         way = paths.of(row).tolist()
-        if way[0] >> 1 in lost or way[-1] >> 1 in lost or not any(arc >> 1 in lost for arc in way):
+        cut = way[0] >> 1 in lost or ends[way[-1]][1] not in ends_at
+        if cut or not any(arc >> 1 in lost for arc in way):
             choices.append([[]])
             continue
         grown = [way[:1]]

@@ -2,10 +2,10 @@
 
 The paths are those of the plan. The bounds look at each switch where paths lose the step from their
 first switch, or to their last one. They also look at each zone where paths lose the step out of it,
-or into it:
+or into it, and at each NIC with several links where paths lose the step into it:
 
 - What the loss does not break stays where it is.
-- All that has to leave the switch or zone shares the links that are left, however it is divided.
+- All that has to pass such a place shares the links that are left there, however it is divided.
 - Each broken path moves as a whole and adds its rate to one of the links that are left. Let there
   be ``m`` such paths, and add paths of the smallest rate among them one by one, each to the link
   that stays least full with it. The worst link is at least as full as the last addition makes one.
@@ -66,11 +66,11 @@ class _Broken(NamedTuple):
 
 
 class _Groups(NamedTuple):
-    """Broken paths that have to leave, or enter, one switch or zone after one loss."""
+    """Broken paths that have to leave, or enter, one switch, zone or NIC after one loss."""
 
     loss: Ints
     place: Ints
-    """Node row of the switch, or number of the zone."""
+    """Node row of the switch or NIC, or number of the zone."""
     paths: Ints
     """How many paths they are."""
     least: Floats
@@ -192,6 +192,8 @@ class Floors:
             self._at_switches(broken, into=into)
             if beside is None and self._zones.gates:
                 self._at_zones(broken, into=into)
+        if beside is None:
+            self._at_nics(broken)
         self._looked += len(some)
         if self._looked <= _MOST_ALONE:
             self._of_each_path(broken)
@@ -238,23 +240,34 @@ class Floors:
         return (arcs ^ 1 if into else arcs), there
 
     def _at_switches(self, broken: _Broken, *, into: bool) -> None:
-        """Raise the bounds at switches where paths lose the step from or ``into`` them."""
-        plan, structure = self._plan, self._plan.fabric.structure
-        arc = broken.down if into else broken.up
-        ends = (structure.head if into else structure.tail)[arc]
-        rows = np.flatnonzero(
-            self._losses.takes(broken.loss, arc) & self._is_near(broken.loss, ends)
-        )
-        if into:
-            target = plan.flows.destination[self._routes.flow[broken.slot[rows]]]
-            place, beside = joined(*structure.out, target)
-            rows = rows[np.bincount(place, plan.fabric.carries[beside], len(rows)) == 1]
+        """Raise the bounds at switches where paths lose the step from or ``into`` them.
+
+        A path that loses its last switch has to enter the only other one of its NIC, if there is
+        one.
+        """
+        structure = self._plan.fabric.structure
+        broken = broken.take(self._losses.takes(broken.loss, broken.down if into else broken.up))
+        rise = structure.tail[broken.up]
+        ends = self._last_switch(broken) if into else rise
+        has_to = (ends != NONE) & (ends != rise) if into else np.ones(len(ends), dtype=np.bool_)
+        rows = np.flatnonzero(has_to & self._is_near(broken.loss, ends))
         if not len(rows):
             return
         groups = _Groups.of(broken, rows, ends[rows], self._routes.gbps)
         option, there = self._ways_on(groups.place, into=into)
         there &= ~self._losses.takes(groups.loss[:, None], option)
         self._share(groups, option, there)
+
+    def _last_switch(self, broken: _Broken) -> Ints:
+        """Return the switch that each path has to end at; ``NONE`` if there are several or none."""
+        plan, structure = self._plan, self._plan.fabric.structure
+        target = plan.flows.destination[self._routes.flow[broken.slot]]
+        place, out = joined(*structure.out, target)
+        left = plan.fabric.carries[out] & ~self._losses.takes(broken.loss[place], out)
+        switch = np.full(len(target), NONE)
+        switch[place[left]] = structure.head[out[left]]
+        switch[np.bincount(place, left, len(target)) != 1] = NONE
+        return switch
 
     def _at_zones(self, broken: _Broken, *, into: bool) -> None:
         """Raise the bounds at zones where paths lose the step out of or ``into`` them."""
@@ -284,6 +297,22 @@ class Floors:
             self._share(first, option, there)
             rows = rows[batch:]
             rows = rows[most[rows] > self.floor[self._losses.kind(groups.loss[rows])]]
+
+    def _at_nics(self, broken: _Broken) -> None:
+        """Raise the bounds at NICs with several links where paths lose the step into the NIC."""
+        plan, structure = self._plan, self._plan.fabric.structure
+        arcs = self._routes.arcs.take(broken.slot, axis=0)
+        rows = np.arange(len(arcs))
+        lost = self._losses.takes(broken.loss, arcs[rows, broken.steps - 1])
+        target = plan.flows.destination[self._routes.flow[broken.slot]]
+        groups = _Groups.of(broken, np.flatnonzero(lost), target[lost], self._routes.gbps)
+        first, out = structure.out
+        place = np.arange(int(np.diff(first)[groups.place].max(initial=1)))
+        option = out[np.minimum(first[groups.place][:, None] + place, len(out) - 1)] ^ 1
+        there = place < (first[groups.place + 1] - first[groups.place])[:, None]
+        there &= plan.fabric.carries[option]
+        there &= ~self._losses.takes(groups.loss[:, None], option)
+        self._share(groups, option, there)
 
     def _share(self, groups: _Groups, option: Ints, there: Bools) -> None:
         """Raise the bounds by what paths do that share the links that are left to them.

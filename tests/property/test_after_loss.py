@@ -361,6 +361,14 @@ def test_the_bound_counts_what_comes_to_the_other_switch_of_a_nic() -> None:
         assert told["switch"].lower_bound == pytest.approx(told["switch"].worst_utilization)
 
 
+def test_backups_share_the_links_to_the_other_switches_of_nics() -> None:
+    """Chosen for lost switches, backups of NICs with two links do as well as any could."""
+    fabric = dual_tor(pairs=8, spines=4, nics_per_pair=16)
+    plan = solve(fabric, permutations(fabric, Random(1), 1))
+    told = {one.kind: one for one in protected(plan, "switch").certificate.after_loss}
+    assert told["switch"].worst_utilization == pytest.approx(told["switch"].lower_bound)
+
+
 def _hold_against_every_choice(plan: Plan) -> None:
     bounds = {one.kind: one.lower_bound for one in after_losses(plan)}
     for kind, names in single_losses(plan.fabric).items():

@@ -216,22 +216,17 @@ class _Search:
     def _others(self, path: int) -> list[list[int]]:
         """Return other backups of as many hops that share no link and no switch with the path.
 
-        There are none if the present backup shares a switch, or differs at a NIC's link.
+        They begin and end with the same links of NICs. There are none if the present backup shares
+        a switch, or begins with another link than the path.
         """
-        network, plan = self._network, self._plan
-        way, spare = plan.paths.of(path), self._backup[path]
-        if (
-            spare[0] != way[0]
-            or spare[-1] != way[-1]
-            or network.several[plan.flows.source[plan.paths.flow[path]]]
-        ):
-            return []
-        ends = int(network.head[way[0]]), int(network.tail[way[-1]])
-        found = self._candidates.between(*ends)
+        network = self._network
+        way, spare = self._plan.paths.of(path), self._backup[path]
         passed = self._switches(way)
-        if passed & self._switches(np.array(spare)):
+        if spare[0] != way[0] or passed & self._switches(np.array(spare)):
             return []
-        ways = [[int(way[0]), *row[row != network.pad].tolist(), int(way[-1])] for row in found]
+        ends = int(network.head[spare[0]]), int(network.tail[spare[-1]])
+        found = self._candidates.between(*ends)
+        ways = [[spare[0], *row[row != network.pad].tolist(), spare[-1]] for row in found]
         return [
             one
             for one in ways

@@ -112,7 +112,7 @@ def _echo_job(answer: pb.JobExamination) -> None:
         pairs["expected"] = f"{answer.expected_gbps:.4g} of {route.gbps:g} Gbit/s"
         pairs["measured"] = _measured(answer)
         pairs["packets"] = (
-            "pinned by switches" if answer.pinned else "hashed by routing, at least in part"
+            "pinned to the path" if answer.pinned else "hashed by routing, at least in part"
         )
     echo_pairs(pairs)
 

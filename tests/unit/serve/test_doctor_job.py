@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from heddle.v1 import doctor_pb2 as pb
+from heddle_controller.model.fabric import Fabric, Forwarding
 from heddle_controller.model.plan import Certificate, Plan, join_paths
 from heddle_controller.reconcile.observations import LinkEnds, SeenLinks
 from heddle_controller.serve.agents.link_book import Condition
@@ -75,6 +76,15 @@ def case(
     )
 
 
+def hashing(fabric: Fabric, *switches: str) -> Fabric:
+    """Return the fabric with switches that only hash."""
+    structure = fabric.structure
+    forwarding = structure.nodes.forwarding.copy()
+    forwarding[[structure.index[one] for one in switches]] = Forwarding.ECMP
+    nodes = replace(structure.nodes, forwarding=forwarding)
+    return replace(fabric, structure=replace(structure, nodes=nodes))
+
+
 def bad(told: pb.JobExamination) -> list[pb.Finding]:
     """Return the findings that ask for something."""
     return [one for one in told.findings if one.severity > pb.SEVERITY_INFO]
@@ -120,6 +130,31 @@ def test_what_was_measured_stands_beside_what_is_expected() -> None:
     assert "heddle job ports j1" in bad(silent)[0].cure
     fine = examine(case(plan_of_two(), measured={"j1/f0": MeasuredRate(9.0, 390.0)}))
     assert bad(fine) == []
+
+
+def test_switches_that_only_hash_have_no_agent_to_miss() -> None:
+    """Ports pin the packets, and nothing asks for agents or their counters."""
+    plan = plan_of_two()
+    every = hashing(plan.fabric, "l0", "l1", "s0", "s1")
+    told = examine(replace(case(replace(plan, fabric=every)), agents=frozenset()))
+    assert bad(told) == []
+    (pinned,) = [one for one in told.findings if one.about == "programmed"]
+    assert pinned.text.startswith("Its packets are pinned by their source ports")
+    (rate,) = [one for one in told.findings if one.about == "rate"]
+    assert "no agent counts" in rate.cure
+    half = hashing(plan.fabric, "s0", "s1")
+    told = examine(replace(case(replace(plan, fabric=half)), agents=frozenset({"l0"})))
+    (away,) = bad(told)
+    assert away.text.startswith("No session here has the agent of l1: ")
+
+
+def test_a_flow_without_a_known_port_needs_probes() -> None:
+    """Where switches only hash, the cure asks for the program that finds the ports."""
+    plan = plan_of_two()
+    lost = replace(plan, paths=plan.paths.take(np.array([0])), unrouted={1: "no port is known"})
+    told = examine(case(replace(lost, fabric=hashing(plan.fabric, "l0", "l1", "s0", "s1"))))
+    (path,) = [one for one in bad(told) if one.about == "path"]
+    assert "heddle-agent host" in path.cure
 
 
 def test_a_flow_is_not_pinned_before_its_switches_say_so() -> None:

@@ -117,7 +117,7 @@ class _At:
     arc: int
     """The arc that limits it; ``NONE`` if it has no path."""
     switches: tuple[str, ...]
-    """The switches on its paths."""
+    """The switches on its paths that Heddle programs."""
 
     @classmethod
     def of(cls, case: JobCase, rows: Ints) -> _At:
@@ -129,7 +129,10 @@ class _At:
         fullness = np.where(fares.fullest == NONE, np.inf, fares.utilization[fares.fullest])
         flow = int(rows[np.lexsort((-fullness[rows], -loses[rows], fares.share[rows]))[0]])
         arc = fares.limit_of(flow)
-        return cls(plan, fares, flow, arc, tuple(switches_of(plan, flow)) if arc != NONE else ())
+        structure = plan.fabric.structure
+        programmed = {structure.nodes.ids[row] for row in structure.programmed.tolist()}
+        way = switches_of(plan, flow) if arc != NONE else []
+        return cls(plan, fares, flow, arc, tuple(one for one in way if one in programmed))
 
     @property
     def id(self) -> str:
@@ -215,6 +218,8 @@ def _unrouted(case: JobCase, rows: Ints) -> Iterator[pb.Finding]:
         flow = plan.flows.ids[lost[0]]
         text = f"{counted(len(lost), 'flow has', 'flows have')} no path and are left to routing: "
         cure = f"Bring back what is down or drained: heddle fabric show; heddle show explain {flow}"
+        if plan.fabric.structure.hashes.any():
+            cure = f"Run heddle-agent host on its hosts, which finds ports. {cure}"
         told = f"{text}{flow}: {plan.unrouted[lost[0]]}."
         yield found(pb.SEVERITY_ERROR, "path", told, cure)
 
@@ -303,6 +308,14 @@ def _held(case: JobCase, at: _At) -> Iterator[pb.Finding]:
     """Check that the switches on the slowest flow's paths hold the plan."""
     if at.arc == NONE:
         return
+    ports = f"Compare the ports of its QPs: heddle job ports {case.job.job.name}"
+    if not at.switches:
+        text = (
+            "Its packets are pinned by their source ports, as the switches on its way only hash. "
+            "A QP with another source port takes another way."
+        )
+        yield found(pb.SEVERITY_INFO, "programmed", text, ports)
+        return
     lacking = [switch for switch in case.committed.lacking() if switch in at.switches]
     generation = case.committed.generation
     for switch in lacking[:TOLD]:
@@ -323,11 +336,10 @@ def _held(case: JobCase, at: _At) -> Iterator[pb.Finding]:
         yield found(pb.SEVERITY_WARNING, "programmed", f"{text}nothing new reaches it.", cure)
     if not lacking and not case.record.overlay.withdrawn:
         text = (
-            f"Its packets are pinned: every switch on its way holds plan {generation}. A QP with "
-            "another source port is hashed by routing all the same."
+            f"Its packets are pinned: every switch on its way that is programmed holds plan "
+            f"{generation}. A QP with another source port is hashed by routing all the same."
         )
-        cure = f"Compare the ports of its QPs: heddle job ports {case.job.job.name}"
-        yield found(pb.SEVERITY_INFO, "programmed", text, cure)
+        yield found(pb.SEVERITY_INFO, "programmed", text, ports)
 
 
 def _rates(case: JobCase, at: _At, rows: Ints) -> Iterator[pb.Finding]:
@@ -340,6 +352,8 @@ def _rates(case: JobCase, at: _At, rows: Ints) -> Iterator[pb.Finding]:
             "Wait until agents have counted once more; they never do if the controller runs with "
             "--counter-interval-seconds 0"
         )
+        if not len(at.plan.fabric.structure.programmed):
+            cure = "Read the counters of the NICs: no agent counts, as all switches only hash"
         yield found(pb.SEVERITY_INFO, "rate", text, cure)
         return
     rates = {row: case.measured[flows.ids[row]].gbps for row in known}

@@ -85,10 +85,11 @@ MEASURED = st.builds(
     min=NUMBERS,
     max=NUMBERS,
 )
+FOUND = st.builds(Found, value=NUMBERS, found=NUMBERS)
 EVIDENCE = st.builds(
     Evidence,
     seconds=TIMES,
-    expectations=st.lists(st.from_type(Found), max_size=3).map(tuple),
+    expectations=st.lists(FOUND, max_size=3).map(tuple),
     measured=st.lists(MEASURED, max_size=3).map(tuple),
     stories=st.lists(STORIES, max_size=2).map(tuple),
     convergence=st.none() | _convergences(),

@@ -196,10 +196,10 @@ class Admission:
     async def _plan(self, wanted: Decision) -> str:
         """Submit a job and wait for its routes; return the outcome in words."""
         clock = asyncio.get_running_loop().time
-        end = clock() + self._left(wanted)
-        said = "its time was up before it was seen"
+        left = self._left(wanted)
+        end = clock() + left
+        said = "no controller answered in time" if left else "its time was up before it was seen"
         while (left := end - clock()) > 0:
-            said = "no controller answered"
             try:
                 async with asyncio.timeout(left):
                     job = await self._submit(wanted)

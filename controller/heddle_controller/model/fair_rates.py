@@ -38,18 +38,17 @@ def planned_rates(plan: Plan, used: Floats, capacity: Floats) -> Floats:
     """
     flows, paths = plan.flows, plan.paths
     rates = paths.gbps(flows)
-    over = used > 1 + _TOLERANCE
-    rows = np.flatnonzero(paths.crosses(over))
-    if not len(rows):
+    full = np.flatnonzero((used > 1 + _TOLERANCE)[paths.arcs])
+    if not len(full):
         return rates
-    some = paths.take(rows)
-    full = over[some.arcs]
-    way = some.arcs[full], np.bincount(some.owner()[full], minlength=len(rows))
-    phase = flows.phase[some.flow]
-    job = np.where(phase == ANY_PHASE, NONE, flows.job[some.flow])
-    unit = flows.gbps[some.flow] / flows.qps[some.flow]
-    filling = Filling(way, unit, job, phase, capacity)
-    count = some.qp_count.astype(np.float64)
+    lengths = np.bincount(paths.owner()[full], minlength=len(paths))
+    rows = np.flatnonzero(lengths)
+    flow = paths.flow[rows]
+    phase = flows.phase[flow]
+    job = np.where(phase == ANY_PHASE, NONE, flows.job[flow])
+    unit = flows.gbps[flow] / flows.qps[flow]
+    filling = Filling((paths.arcs[full], lengths[rows]), unit, job, phase, capacity)
+    count = paths.qp_count[rows].astype(np.float64)
     rates[rows] = filling.rates(count[None, :])[0] * count
     return rates
 

@@ -80,9 +80,6 @@ def _scores(flows: Flows, paths: Paths, used: Floats, rates: Floats) -> dict[str
     """
     if not len(flows):
         return {}
-    of_flow = np.zeros(len(flows))
-    if len(paths):
-        np.maximum.at(of_flow, paths.flow, np.maximum.reduceat(used[paths.arcs], paths.first[:-1]))
     part = np.minimum(np.bincount(paths.flow, rates, len(flows)) / flows.gbps, 1.0)
     alone = np.where(np.isfinite(flows.bytes), flows.bytes * 8e-9 / flows.gbps, 1.0)
     with np.errstate(divide="ignore"):
@@ -90,7 +87,10 @@ def _scores(flows: Flows, paths: Paths, used: Floats, rates: Floats) -> dict[str
     jobs, phases = len(flows.job_names), len(flows.phase_names) + 1  # no phase is -1
     longest = _greatest(flows.job * phases + flows.phase + 1, lasts, jobs * phases)
     seconds = longest.reshape(jobs, phases).sum(axis=1)
-    fullest = _greatest(flows.job, of_flow, jobs)
+    own = flows.job[paths.flow]
+    new = np.flatnonzero(np.diff(own, prepend=-1))  # a job's paths are mostly in one run
+    worst = np.maximum.reduceat(used[paths.arcs], paths.first[new]) if len(new) else used[:0]
+    fullest = _greatest(own[new], worst, jobs)
     slowest = -_greatest(flows.job, -part, jobs, least=-1.0)
     told = zip(fullest.tolist(), slowest.tolist(), seconds.tolist(), strict=True)
     return {name: Score(*one) for name, one in zip(flows.job_names, told, strict=True)}

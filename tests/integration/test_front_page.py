@@ -1,4 +1,4 @@
-"""The README's examples for schedulers run as written; Slurm's are in ``test_slurm.py``."""
+"""The README's examples run as written; Slurm's are in ``test_slurm.py``."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from tests.support.operating import PROGRAM, Controller, controlling
 from tests.support.waiting import PATIENCE
 
 PAGE = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+QUICK = PAGE.partition("## Quick start")[2].partition("\n## ")[0]
 PART = PAGE.partition("## For schedulers")[2].partition("\n## ")[0]
 JOB = "llama-65b"
 HOSTS = [f"h{number}" for number in range(1, 11)]
@@ -66,6 +67,17 @@ async def imported(folder: Path, controller: Controller) -> None:
     await asyncio.to_thread(save_fabric_file, pod(), folder / "pod.json")
     done = await controller.does("fabric", "import", folder / "pod.json")
     assert done.code == 0, done.err
+
+
+def test_a_plan_of_files(tmp_path: Path) -> None:
+    """The lines that need no controller print the certificate that is shown below them."""
+    commands, shown, *_ = re.findall(r"^```\n(.*?)^```", QUICK, re.DOTALL | re.MULTILINE)[1:]
+    lines = [line for line in commands.splitlines() if "--server" not in line]
+    assert [line.split()[1] for line in lines] == ["topology", "traffic", "plan"]
+    *_, planned = [typed(line, tmp_path).splitlines() for line in lines]
+    assert [line for line in planned if not line.startswith(("fabric", "flows", "seconds"))] == (
+        shown.splitlines()
+    )
 
 
 async def test_the_lines_about_jobs(tmp_path: Path) -> None:

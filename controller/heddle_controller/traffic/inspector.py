@@ -265,6 +265,8 @@ def _read_text(first: str, lines: Lines, found: CallSums) -> None:
         if line.strip() and not line.startswith("#"):
             _add_sample(line, lines, means)
         line = next(lines, None)
+    if lines.cut:
+        raise lines.refuse("the line was cut: the last line of such text ends as all others")
     if not means:
         raise refuse(str(lines.path), "", "neither JSON nor text of NCCL Inspector is in it")
     for (call, sizes, where), mean in means.items():
@@ -319,6 +321,8 @@ def _integer(text: str) -> object:
 def _range(text: str, lines: Lines) -> tuple[float, float]:
     """Return the lower and upper bound, in bytes, of a label such as "4-5GB"."""
     parts = _RANGE.fullmatch(text)
-    if parts is None:
-        raise lines.refuse(f"message_size is {text[:40]!r}; it should be such as 4-5GB")
-    return float(int(parts[1]) * _UNITS[parts[3]]), float(int(parts[2]) * _UNITS[parts[3]])
+    if parts is not None:
+        low, high = (float(parts[row]) * _UNITS[parts[3]] for row in (1, 2))
+        if low <= high < _LARGEST:
+            return low, high
+    raise lines.refuse(f"message_size is {text[:40]!r}; it should be such as 4-5GB")

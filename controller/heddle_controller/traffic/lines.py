@@ -17,6 +17,8 @@ _MAX_LINE = 4 * MEBIBYTE
 class Lines:
     """The lines of a text file; ``number`` is that of the last line given, from 1.
 
+    ``cut`` says that this line has no end, as only the last line of a file may.
+
     Raises:
         InputError: by iteration, if a line or the file is too long, or is not UTF-8 text.
     """
@@ -26,6 +28,7 @@ class Lines:
         self._left = MOST_BYTES_OF_TRACE
         self.path = path
         self.number = 0
+        self.cut = False
 
     def __iter__(self) -> Lines:
         return self
@@ -35,6 +38,7 @@ class Lines:
         if not raw:
             raise StopIteration
         self.number += 1
+        self.cut = not raw.endswith(b"\n")
         self._left -= len(raw)
         if len(raw) > _MAX_LINE or self._left < 0:
             raise self.refuse("too long for a trace; is it the right file?")

@@ -19,7 +19,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from heddle_controller.model.errors import MAX_PROBLEMS, InputError, Problem
-from heddle_controller.model.job import Collective, Group, Job, Operation, Parallelism
+from heddle_controller.model.job import (
+    MAX_BYTES,
+    Collective,
+    Group,
+    Job,
+    Operation,
+    Parallelism,
+)
 from heddle_controller.traffic.groups import implied_collectives, rank_groups, resolve_parallelism
 from heddle_controller.traffic.inspector import Call, CallSums, Sum, bus_factor
 from heddle_controller.traffic.jobs import host_of_ranks
@@ -70,12 +77,16 @@ def compare_measured(
         iterations: Number of recorded iterations; 0 if it is not known.
 
     Raises:
-        InputError: a communicator belongs to no group of the job or to several kinds, it runs a
-            function that the job does not have there, the sizes do not say what one iteration
-            moves, or nothing was measured.
+        InputError: a communicator belongs to no group of the job or to several kinds, one of
+            ``kinds`` was not measured, a communicator runs a function that the job does not have
+            there, the sizes do not say what one iteration moves or are too large for a job, or
+            nothing was measured.
     """
     told = collectives_of(job)
     placed, problems = _placed(job, told, measured, kinds)
+    names = {name for call in measured for name in (call.name, call.communicator)}
+    for name in sorted(kinds.keys() - names):
+        problems.append(Problem(f"communicator {name!r}", "none of that name was measured"))
     found = []
     for place in dict.fromkeys((one.operation, one.group) for one in told):
         several = [one for one in told if (one.operation, one.group) == place]
@@ -87,7 +98,11 @@ def compare_measured(
         if why:
             problems.append(Problem(f"{place[0]} of {place[1]}", why))
             continue
-        found += _sized(place[0], several, calls, iterations)
+        sized = [*_sized(place[0], several, calls, iterations)]
+        found += sized
+        if (most := max(row.bytes or 0 for _, row in sized)) >= MAX_BYTES:
+            why = f"moved {most} bytes; a job's are below {MAX_BYTES}"
+            problems.append(Problem(f"{place[0]} of {place[1]}", why))
     if not measured or (not placed and not problems):
         problems.append(Problem("", "no call of a collective of the job was measured"))
     if problems:

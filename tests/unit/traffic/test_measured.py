@@ -137,6 +137,22 @@ def test_a_communicator_that_is_none_of_the_jobs_is_an_error(tmp_path: Path) -> 
         compare_measured(job, others, {})
 
 
+def test_a_name_that_no_communicator_has_is_an_error(tmp_path: Path) -> None:
+    """A misspelt name of a communicator is refused; otherwise it would count where it must not."""
+    job = replace(JOB, collectives=TOLD)
+    write_run(tmp_path, run_of(job, TOLD), "v4.3")
+    with pytest.raises(InputError, match="communicator '0xdq0': none of that name was measured"):
+        compare_measured(job, load_measured([tmp_path]), {"0xdq0": "none"})
+
+
+def test_more_bytes_than_a_job_may_have_are_refused(tmp_path: Path) -> None:
+    """Calls that together move more than a job may state are an error, not a broken request."""
+    job = replace(JOB, collectives=TOLD)
+    write_run(tmp_path, run_of(job, with_bytes(TOLD, 1 << 61, MIB), iterations=4), "v4.3")
+    with pytest.raises(InputError, match=r"all_reduce of dp: .* below 4611686018427387904"):
+        compare_measured(job, load_measured([tmp_path]), {}, 1)
+
+
 def record(**changes: Any) -> dict[str, Any]:
     """A good record of v4.2 with some fields changed, by path: ``header__rank=3``."""
     good: dict[str, Any] = {
@@ -204,6 +220,10 @@ def lines(*records: dict[str, Any]) -> str:
         (PROM.replace("678.263", "-1"), "is -1; it should be above 0"),
         (PROM.replace("v5.1", "v5.2"), "the version is 'v5.2'"),
         (PROM.replace("4-5GB", "4 GB"), "message_size is '4 GB'"),
+        (PROM.replace("4-5GB", "5-4GB"), "message_size is '5-4GB'"),
+        (PROM.replace("4-5GB", f"4-{'9' * 400}GB"), "line 1: message_size is '4-999"),
+        (PROM.replace("4-5GB", "4000000-5000000TB"), "line 1: message_size is '4000000"),
+        (PROM[:-3], "line 2: the line was cut"),
         (PROM.replace('nranks="4"', 'nranks="x"'), "nranks is 'x'"),
         (PROM.replace('n_nodes="2"', 'n_nodes="9"'), "are no communicator"),
         (PROM.replace('comm_name="DP Group 0",', ""), "has no label comm_name"),

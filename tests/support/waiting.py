@@ -13,6 +13,11 @@ from collections.abc import Callable, Iterator
 
 PATIENCE = 240.0
 """Seconds. Not a measure of speed: less than a test may take, more than anything should take."""
+LIMITS = (0.5, 5.0, 50.0)
+"""Time limits in seconds for what waits in vain, but must first hear why.
+
+A test takes the next one if nothing was heard within the one before, as on a busy machine.
+"""
 
 
 async def until(

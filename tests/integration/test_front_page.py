@@ -14,6 +14,7 @@ from heddle.client import PROGRAMMED, Client
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.files.fabric_file import parse_fabric, save_fabric_file
 from heddle_emulator.fleet import Fleet
+from tests.integration.test_cli_controller import programmed
 from tests.support.kube_world import FOLDER, SPACE, kube_world, workload
 from tests.support.kubectl import kubectl
 from tests.support.operating import PROGRAM, Controller, controlling
@@ -91,8 +92,7 @@ async def test_the_lines_about_jobs(tmp_path: Path) -> None:
             submit, *rest = block.strip().splitlines()
             variables = {"C": controller.address}
             await asyncio.to_thread(typed, submit, tmp_path, **variables)
-            done = await controller.does("job", "watch", "--until", "programmed")
-            assert done.code == 0, done.err
+            await programmed(controller)
             outputs = [await asyncio.to_thread(typed, line, tmp_path, **variables) for line in rest]
             place, order, ports, _ = outputs
             assert len(set(place.split()) & set(HOSTS[4:])) == len(place.split()) == 4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import closing
 
@@ -100,6 +101,7 @@ def test_routing_has_its_way_again_after_a_while(
     world: World, forwarding: Forwarding, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A detour ends after a while, not before: by then routing knows best."""
+    monkeypatch.setattr(detours, "LASTING_SECONDS", math.inf)
     lose(forwarding, far(0), far(1))
     forwarding.mend()
     assert ways(world) == {SPINES[2], SPINES[3]}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -195,14 +196,21 @@ def test_a_cluster_without_kueue_and_volcano_has_labels(
             del api.kinds[key]
         return kinds
 
+    def told(text: str) -> bool:
+        return text in caplog.text
+
     kinds = world.on_api(lacking)
     try:
         world.on_api(lambda api: api.failing.append(("patch", "nodes", 409)))
         join(world, "n0")
         world.start()
         wait_until(lambda: labels(world) == {"n0": ("l0", "f1")}, "the label")
+        for kind in (
+            "Workload of kueue.x-k8s.io/v1beta2",
+            "HyperNode of topology.volcano.sh/v1alpha1",
+        ):
+            text = f"list {kind}: the server could not find"
+            wait_until(partial(told, text), text)
     finally:
         world.on_api(lambda api: api.kinds.update(kinds))
     wait_until(lambda: world.of("topologies"), "what is installed later to be written")
-    for kind in ("Workload of kueue.x-k8s.io/v1beta2", "HyperNode of topology.volcano.sh/v1alpha1"):
-        assert f"list {kind}: the server could not find" in caplog.text

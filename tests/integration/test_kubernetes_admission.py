@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import signal
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -192,12 +193,18 @@ def test_hosts_that_are_in_use_are_named(world: World) -> None:
 def test_why_a_workload_is_still_not_planned_is_logged_once(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The reason is logged once, however many sweeps find the same, and again if it is another."""
+    """The reason is logged once, however many sweeps find the same, and again if it is another.
+
+    On a busy machine a call may take too long, which is another reason, too.
+    """
     caplog.set_level(logging.INFO, "heddle_kubernetes.admission")
 
     def told() -> list[str]:
         texts = [record.getMessage() for record in caplog.records]
         return [text for text in texts if text.startswith(f"{SPACE}/third: still not planned: ")]
+
+    def named(host: str) -> list[int]:
+        return [row for row, text in enumerate(told()) if f"'{host}'" in text]
 
     def sweeps() -> int:
         return int(world.on_api(lambda api: api.used["list", "kueue.x-k8s.io", "workloads"]))
@@ -209,13 +216,14 @@ def test_why_a_workload_is_still_not_planned_is_logged_once(
     )
     world.ready(first), world.ready(second)
     world.ready(world.submit(workload("third", ["n2", "n4"])))
-    wait_until(told, "the reason to be logged")
+    wait_until(lambda: named("n2"), "the reason to be logged")
     before = sweeps()
     wait_until(lambda: sweeps() >= before + 4, "some more sweeps")
-    assert len(told()) == 1, told()
+    assert not named("n4")
     world.conclude(first, "Finished")
-    wait_until(lambda: len(told()) > 1, "the other reason to be logged")
-    assert [host for text in told() for host in ("n2", "n4") if f"'{host}'" in text] == ["n2", "n4"]
+    wait_until(lambda: named("n4"), "the other reason to be logged")
+    assert named("n2")[-1] < named("n4")[0]
+    assert all(reason != next_one for reason, next_one in pairwise(told())), told()
 
 
 def test_a_shape_may_stand_at_the_job(world: World) -> None:

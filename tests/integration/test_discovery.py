@@ -8,7 +8,6 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -105,8 +104,17 @@ def _count(told: dict[str, Any]) -> int:
     return len(interfaces) if isinstance(interfaces, list) else 1
 
 
-def _sees(socket: Path, wanted: int) -> bool:
-    return _count(_seen(socket)) == wanted
+def _neighbours(socket: Path, wanted: int) -> dict[str, Any]:
+    """Return what lldpd tells, once it sees so many neighbours; later it may forget some."""
+    found: dict[str, Any] = {}
+
+    def sees() -> bool:
+        found.clear()
+        found.update(_seen(socket))
+        return _count(found) == wanted
+
+    wait_until(sees, f"{socket} to tell of {wanted} neighbours")
+    return found
 
 
 def test_neighbours_that_lldpd_finds(tmp_path: Path) -> None:
@@ -119,8 +127,7 @@ def test_neighbours_that_lldpd_finds(tmp_path: Path) -> None:
     with _machines(tmp_path) as sockets:
         for name, socket in sockets.items():
             wanted = sum(name in ends for ends in CABLES)
-            wait_until(partial(_sees, socket, wanted), f"{name} to see {wanted} neighbours")
-            told[name] = _seen(socket)
+            told[name] = _neighbours(socket, wanted)
     path = tmp_path / "lldp.json"
     wanted_links = sorted(tuple(sorted(ends)) for ends in CABLES)
     for machines in (told, {name: one for name, one in told.items() if name.startswith("leaf")}):

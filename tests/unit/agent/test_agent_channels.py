@@ -19,6 +19,7 @@ from heddle_agent.watch import ManualLinks
 from tests.support.agent_controllers import Controller, listening
 from tests.support.agent_worlds import HOPS, SWITCH
 from tests.support.needs import missing
+from tests.support.ports import free_port
 from tests.support.waiting import until
 
 
@@ -157,8 +158,7 @@ class CountedChannels(Channels):
 async def test_grpc_is_asked_for_nothing_before_a_controller_listens() -> None:
     """While nobody listens, only bare connections are tried. The session begins with the server."""
     controller, channels = Controller(), CountedChannels()
-    async with listening(controller):
-        pass  # the port is free again, and nobody listens on it
+    controller.port = free_port()
     agent = Agent(
         fabric="fabrics/f1",
         switch=SWITCH,
@@ -181,11 +181,8 @@ async def test_grpc_is_asked_for_nothing_before_a_controller_listens() -> None:
 
 async def test_a_channel_that_nobody_uses_tries_nothing_by_itself() -> None:
     """A channel goes idle after a failed call. gRPC alone would try again every second."""
-    controller = Controller()
-    async with listening(controller):
-        pass
     channels = Channels()
-    channel = channels.get(Endpoint(Address("127.0.0.1", controller.port), "127.0.0.1"))
+    channel = channels.get(Endpoint(Address("127.0.0.1", free_port()), "127.0.0.1"))
     with pytest.raises(grpc.aio.AioRpcError):
         await agent_pb2_grpc.AgentServiceStub(channel).Session().read()
     await until(lambda: channel.get_state() is grpc.ChannelConnectivity.IDLE, "an idle channel")

@@ -22,6 +22,9 @@ from tests.support.redis_server import ALWAYS, RedisServer
 from tests.support.serving import refusal
 from tests.support.waiting import PATIENCE
 
+PATIENT = ("--store-timeout-seconds", "60")
+"""A Redis that is slow to answer is not taken to be away: only one that is killed is."""
+
 
 async def test_answers_of_the_past_are_marked(tmp_path: Path) -> None:
     """Reads are answered, with a note of their age on standard error; writes are refused.
@@ -31,7 +34,7 @@ async def test_answers_of_the_past_are_marked(tmp_path: Path) -> None:
     fabric = tmp_path / "pod.json"
     save_fabric_file(clos(leaves=2, spines=2, nics_per_leaf=2, name="pod"), fabric)
     with RedisServer(tmp_path / "redis", *ALWAYS) as redis:
-        async with controlling(tmp_path, "--store", redis.url) as controller:
+        async with controlling(tmp_path, "--store", redis.url, *PATIENT) as controller:
             done = await controller.does("fabric", "import", fabric)
             assert (done.code, done.err) == (0, "")
             redis.kill()
@@ -68,7 +71,7 @@ async def test_refusals_of_the_past_are_marked(tmp_path: Path) -> None:
     fabric = tmp_path / "pod.json"
     save_fabric_file(clos(leaves=2, spines=2, nics_per_leaf=2, name="pod"), fabric)
     with RedisServer(tmp_path / "redis", *ALWAYS) as redis:
-        async with controlling(tmp_path, "--store", redis.url) as controller:
+        async with controlling(tmp_path, "--store", redis.url, *PATIENT) as controller:
             assert (await controller.does("fabric", "import", fabric)).code == 0
             redis.kill()
             await until_stale(controller)

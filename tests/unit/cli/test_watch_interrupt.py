@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+from tests.support.waiting import PATIENCE
+
 WAITING = """
 import signal, sys, threading, traceback
 from heddle_controller.cli.watching import _Bell
@@ -27,6 +29,10 @@ except KeyboardInterrupt:
 def test_an_interrupt_that_another_thread_takes_is_heard() -> None:
     """The kernel may hand Ctrl-C to any thread. The thread that waits for changes still ends."""
     done = subprocess.run(
-        [sys.executable, "-c", WAITING], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", WAITING],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=PATIENCE,
     )
     assert done.stdout == "heard\n"

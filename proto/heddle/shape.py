@@ -3,7 +3,7 @@
     heddle: gpus=8 tp=8 pp=4 all_reduce=dp:2GiB send_recv=pp:64MiB class=latency
 
 Users of schedulers write it. Blanks or commas separate the words. ``gpus`` is required: it says how
-many GPUs each host gives, or which ones (``gpus=0-3``) where jobs share hosts. If no operation is
+many GPUs each host gives, or which ones (``gpus=0-3,6``) where jobs share hosts. If no operation is
 named, the parallelism implies them, as in jobs.yaml. The controller checks whether the job fits the
 fabric.
 """
@@ -21,6 +21,8 @@ from heddle.v1 import common_pb2
 from heddle.v1 import placement_pb2 as pb
 
 MARK = re.compile(r"(?:^|[\s;,])heddle:([^;]*)", re.IGNORECASE)
+BETWEEN = re.compile(r"\s+|,(?![0-9])")
+"""What separates words. A comma before a digit separates the numbers of a list."""
 NOMINAL_BYTES = 1 << 30
 LARGEST = 1 << 32
 DEGREES = ("tp", "pp", "dp", "cp", "ep")
@@ -81,7 +83,7 @@ def parse_shape(text: str, *, gpus_told: bool = False) -> Shape:
     spec = pb.JobSpec()
     order = ""
     seen: set[str] = set()
-    for word in text.replace(",", " ").split():
+    for word in filter(None, BETWEEN.split(text)):
         key, equals, value = word.partition("=")
         key = key.lower().replace("-", "_")
         if not equals or not value:
@@ -119,7 +121,7 @@ def _set(spec: pb.JobSpec, word: str, key: str, value: str) -> None:
         if told <= 0:
             raise ShapeError(f"{word[:80]!r}: give a number above 0")
         setattr(spec, NUMBERS[key], told)
-    elif key == "gpus" and "-" in value:
+    elif key == "gpus" and ("-" in value or "," in value):
         try:
             part = parse_gpus(value)
         except ValueError as error:

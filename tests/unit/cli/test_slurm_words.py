@@ -10,7 +10,7 @@ from google.protobuf.json_format import MessageToDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heddle.shape import parse_shape, shape_text
+from heddle.shape import ShapeError, parse_shape, shape_text
 from heddle.v1 import placement_pb2 as pb
 from heddle_controller.cli.failure import Failure
 from heddle_controller.cli.slurm.allocation import allocation
@@ -45,6 +45,15 @@ def test_lists_are_short_and_in_the_order_people_count_in() -> None:
     assert expand_list("n[0-2],m7,k[08-09,3]") == ["n0", "n1", "n2", "m7", "k08", "k09", "k3"]
     with pytest.raises(ValueError, match="comma without a name"):
         expand_list("n0,,n1")
+
+
+def test_a_shape_may_name_single_gpus() -> None:
+    """A comma before a digit continues a list of GPUs; any other comma ends a word."""
+    spec = parse_shape("gpus=0,4-6,tp=2,pp=1").spec
+    assert [(*part.gpus,) for part in spec.gpus] == [(0, 4, 5, 6)]
+    assert (spec.gpus_per_host, spec.parallelism.tp, spec.parallelism.pp) == (4, 2, 1)
+    with pytest.raises(ShapeError, match="'tp=2,4': '2,4' is not an integer"):
+        parse_shape("gpus=8,tp=2,4")
 
 
 SLURM = {"SLURM_JOB_ID": "42", "SLURM_JOB_NODELIST": "n[0-2]", "SLURM_CLUSTER_NAME": "alps"}

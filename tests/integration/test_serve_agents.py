@@ -287,7 +287,7 @@ async def test_a_malformed_introduction_is_refused(
 
 async def test_a_silent_agent_is_not_waited_for(tmp_path: Path) -> None:
     """A stream without an introduction ends with DEADLINE_EXCEEDED."""
-    async with serving(tmp_path) as s:
+    async with serving(tmp_path, introduction_limit=0.1) as s:
         error = await refusal(Agent(s).hear())
         assert (error.code().name, reason(error)) == ("DEADLINE_EXCEEDED", "NO_INTRODUCTION")
 

@@ -85,6 +85,7 @@ async def test_neighbours_are_told_of_each_other(tmp_path: Path) -> None:
         leaf, other, spine = sessions
         await until(lambda: leaf.peers().get("s0"))
         await until(lambda: all(spine.peers().values()) and spine.peers())
+        await until(lambda: other.told)
         assert leaf.peers() == {"s0": "10.0.0.3:7402", "s1": ""}
         assert spine.peers() == {"l0": "10.0.0.1:7402", "l1": "10.0.0.2:7402"}
         assert {tuple(one.told[-1].keys) for one in sessions} == {tuple(leaf.told[0].keys)}

@@ -36,6 +36,7 @@ from heddle_controller.store.embedded import EmbeddedStore, open_embedded
 from heddle_controller.telemetry.metrics import Telemetry
 from tests.support.direct_planner import DirectPlanner
 from tests.support.store_samples import clos, plan_of, program_of
+from tests.support.waiting import PATIENCE
 
 OPTIONS = [
     ("grpc.max_receive_message_length", 64 << 20),
@@ -94,9 +95,17 @@ def told_down(s: Serving, switch: str, other: str) -> None:
 
 @asynccontextmanager
 async def serving(
-    path: Path, server: ServerTerms = LOOPBACK, *, queue_limit: int = 64, interval: float = 0.0
+    path: Path,
+    server: ServerTerms = LOOPBACK,
+    *,
+    queue_limit: int = 64,
+    interval: float = 0.0,
+    introduction_limit: float = PATIENCE,
 ) -> AsyncIterator[Serving]:
-    """Run an API over a store below ``path``, without the reconcile loop; it says SERVING."""
+    """Run an API over a store below ``path``, without the reconcile loop; it says SERVING.
+
+    An agent that is only slow on a busy machine may introduce itself late.
+    """
     await asyncio.to_thread(path.mkdir, exist_ok=True)
     store = await open_embedded(path / "store.sqlite3")
     telemetry = Telemetry()
@@ -105,7 +114,7 @@ async def serving(
     rooms = Rooms(store, gateway, observations, telemetry, planner)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(store.close)
-        api = Api(rooms, server, SessionTerms("test", interval, 0.0, introduction_limit=1.0))
+        api = Api(rooms, server, SessionTerms("test", interval, 0.0, introduction_limit))
         stack.push_async_callback(api.stop, 2.0)
         await api.start()
         gateway.lead(1)

@@ -25,6 +25,7 @@ from tests.support import fib_linux
 from tests.support.agent_worlds import ROCE, SPINES, SWITCH
 from tests.support.fib_linux import CABLES, LinuxBench
 from tests.support.operating import Controller, controlling
+from tests.support.ports import free_port
 from tests.support.redis_server import RedisServer
 from tests.support.store_samples import clos
 from tests.support.waiting import PATIENCE, until
@@ -104,6 +105,13 @@ async def overlay(controller: Controller) -> dict[str, object]:
     return dict(shown.json)
 
 
+async def agents_become(controller: Controller, count: int) -> None:
+    """Wait until the controller has sessions with so many agents."""
+    async with asyncio.timeout(PATIENCE):
+        while (await overlay(controller))["agent_count"] != count:  # noqa: ASYNC110 - no event
+            await asyncio.sleep(0.05)
+
+
 async def test_the_whole_fabric_on_the_underlay_and_back(tmp_path: Path) -> None:
     """One command withdraws the overlay and one restores it; absent agents learn it on return.
 
@@ -131,7 +139,7 @@ async def test_the_whole_fabric_on_the_underlay_and_back(tmp_path: Path) -> None
                 assert first.held.entries
                 shown = await controller.does("show", "plan")
                 assert "OVERLAY WITHDRAWN since" in shown.out
-            assert (await overlay(controller))["agent_count"] == 3
+            await agents_become(controller, 3)
             # A link is drained meanwhile: entries follow the new plan, without effect.
             done = await controller.does("fabric", "link", "l1,s0", "down")
             assert done.code == 0, done.err
@@ -198,12 +206,16 @@ def one_pair() -> Fabric:
 
 
 async def test_on_a_kernel(tmp_path: Path) -> None:
-    """Real packets follow an entry, but the hash while it is withdrawn and after it has expired."""
+    """Real packets follow an entry, but the hash while it is withdrawn and after it has expired.
+
+    Entries stay without a controller for as long as the last one said: the first says an hour.
+    """
+    address = ("--listen", f"127.0.0.1:{free_port()}")
     with kernel() as bench:
         packets = [Packet("nic0", "far0", port, ROCE) for port in range(100, 108)]
         switch = Switch(SWITCH, list(SPINES), bench.fib)
         hashed = await asyncio.to_thread(sent, bench, packets)
-        async with controlling(tmp_path, "--entry-ttl-seconds", "0.5") as controller:
+        async with controlling(tmp_path, *address, "--entry-ttl-seconds", "3600") as controller:
             await furnish(controller, tmp_path, one_pair(), "f0,nic0,far0,400,j,\n")
             async with switch.agent(controller.address) as agent:
                 await until(lambda: agent.held.entries)
@@ -214,7 +226,11 @@ async def test_on_a_kernel(tmp_path: Path) -> None:
                 assert (await controller.does("overlay", "restore")).code == 0
                 assert await asyncio.to_thread(sent, bench, packets) == planned
                 await controller.ends(signal.SIGKILL)
-                assert agent.held.entries  # without a controller, entries stay for a while
+                await until(lambda: not agent.sessions.connected)
+                assert await asyncio.to_thread(sent, bench, packets) == planned
+                async with controlling(tmp_path, *address, "--entry-ttl-seconds", "0.5") as last:
+                    await until(lambda: agent.sessions.connected)
+                    await last.ends(signal.SIGKILL)
                 await until(lambda: not agent.held.entries)
                 assert await asyncio.to_thread(sent, bench, packets) == hashed
 

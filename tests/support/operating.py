@@ -122,7 +122,8 @@ class Controller:
 
     async def does(self, *words: str | Path) -> Outcome:
         """Run ``heddle`` against the controller."""
-        return await asyncio.to_thread(heddle, "--server", self.address, *words)
+        given = ("--server", self.address, "--timeout", f"{PATIENCE:g}")
+        return await asyncio.to_thread(heddle, *given, *words)
 
     async def ends(
         self, how: signal.Signals = signal.SIGTERM, seconds: float = START_SECONDS

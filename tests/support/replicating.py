@@ -79,8 +79,8 @@ class Replica:
         (self.controller.log.parent / DIE).write_text(step)
 
     def events(self, name: str) -> list[dict[str, Any]]:
-        """Return log lines of an event, oldest first."""
-        lines = self.controller.log.read_text().splitlines()
+        """Return log lines of an event, oldest first; the last line may be half written."""
+        lines = self.controller.log.read_text().rpartition("\n")[0].splitlines()
         records = (json.loads(line) for line in lines if line.startswith("{"))
         return [record for record in records if record.get("event") == name]
 

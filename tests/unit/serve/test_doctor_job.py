@@ -165,8 +165,9 @@ def test_a_flow_is_not_pinned_before_its_switches_say_so() -> None:
 
 
 def test_a_flow_without_a_path_is_the_slowest() -> None:
-    """The finding has the reason, and the expected rate is 0."""
+    """The finding has the reason, and the expected rate is 0, so no measured rate is missed."""
     told = examine(case(plan_of(clos())))
+    assert "rate" not in {one.about for one in told.findings}
     assert (told.slowest.flow, told.slowest.unrouted_count) == ("j1/f1", 1)
     assert (told.expected_gbps, told.pinned) == (0.0, False)
     assert "every path is down" in bad(told)[0].text

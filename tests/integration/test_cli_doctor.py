@@ -119,7 +119,7 @@ async def test_an_installation_is_checked_and_the_exit_code_tells(tmp_path: Path
             assert (await controller.does("drain", "s1", "--force")).code == 0
             drained = await controller.does("doctor", "--json")
             assert (drained.code, len(drained.json["findings"])) == (0, 1)
-            assert "l0,s1; l1,s1" in about(drained.json, "links")[0]["text"]
+            assert "switch s1 (drained)" in about(drained.json, "links")[0]["text"]
             await fleet.set_link("l0", "s0", None, up=False)
             async with asyncio.timeout(PATIENCE):
                 while True:

@@ -144,24 +144,26 @@ def _links(now: Installation) -> Iterator[pb.Finding]:
         cure = f"Run: heddle drain {named}; then see to its cable and optics"
         text = f"{named} is {condition.reason}."
         yield found(pb.SEVERITY_WARNING, "links", text, cure)
-    out = np.flatnonzero(fabric.effective != State.UP).tolist()
+    out = list(_out_of_service(fabric))
     if out:
-        told = some_of([fabric.link_name(link) for link in out], between="; ")
-        text = f"Operators have {counted(len(out), 'link')} out of service: {told}."
-        cure = f"Run, when the work is done: {some_of(list(_returns(fabric)), between='; ')}"
+        told = some_of([what for what, _ in out], between="; ")
+        text = f"Operators have taken out of service: {told}."
+        cure = f"Run, when the work is done: {some_of([back for _, back in out], between='; ')}"
         yield found(pb.SEVERITY_INFO, "links", text, cure)
 
 
-def _returns(fabric: Fabric) -> Iterator[str]:
-    """Yield the commands that end what operators have done to switches and links."""
+def _out_of_service(fabric: Fabric) -> Iterator[tuple[str, str]]:
+    """Yield what operators have done to switches and links, and the command that ends it."""
     switches = np.flatnonzero(fabric.node_state != State.UP).tolist()
     links = np.flatnonzero(fabric.link_state != State.UP).tolist()
     ids = fabric.structure.nodes.ids
     changed = [("switch", ids[row], int(fabric.node_state[row])) for row in switches]
     changed += [("link", fabric.link_name(row), int(fabric.link_state[row])) for row in links]
     for kind, name, state in changed:
-        drained = state == State.DRAINED
-        yield f"heddle undrain {name}" if drained else f"heddle fabric {kind} {name} up"
+        if state == State.DRAINED:
+            yield f"{kind} {name} (drained)", f"heddle undrain {name}"
+        else:
+            yield f"{kind} {name} (down)", f"heddle fabric {kind} {name} up"
 
 
 def _plan(now: Installation) -> Iterator[pb.Finding]:

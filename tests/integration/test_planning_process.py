@@ -36,7 +36,7 @@ LARGER = three_tiers(leaves=400)
 JOB = ring("j1", "h0.0.0", "h1.0.0", "h0.1.0", "h1.1.0")
 SETTINGS = ("--planner-silence-seconds", "2", "--rollout-seconds", "3600")
 """A hanging planner is found soon; rollouts do not give up on switches, which have no agents."""
-SILENT = ProcessLimits(silence=0.5, patience=PATIENCE)
+SILENT = ProcessLimits(silence=2.0, patience=PATIENCE)
 """Detects a hanging process soon; a process that is merely slow still uses some processor time."""
 
 
@@ -51,10 +51,14 @@ def lossy(fabric: Fabric = FABRIC) -> Fabric:
     return fabric.with_links(dict.fromkeys(fabric.find_links("l0.0", "s0.0"), State.DOWN))
 
 
+PATIENT = ProcessLimits(silence=PATIENCE, patience=PATIENCE)
+"""Takes no process for one that hangs, as even an idle machine may halt all processes a while."""
+
+
 @pytest.fixture
-async def planner() -> AsyncIterator[PlanningProcess]:
-    """A planning process that is closed after the test."""
-    made = PlanningProcess("test", SILENT)
+async def planner(request: pytest.FixtureRequest) -> AsyncIterator[PlanningProcess]:
+    """A planning process that is closed after the test; a parameter replaces ``PATIENT``."""
+    made = PlanningProcess("test", getattr(request, "param", PATIENT))
     yield made
     await made.close()
 
@@ -83,6 +87,7 @@ def starve(pid: int) -> None:
     resource.prlimit(pid, resource.RLIMIT_AS, (1 << 20, 1 << 20))
 
 
+@pytest.mark.parametrize("planner", [SILENT], indirect=True, ids=["silent"])
 @pytest.mark.parametrize("fails", [kill, stop, starve])
 async def test_a_process_that_fails_is_replaced_and_knows_what_the_last_one_knew(
     planner: PlanningProcess, fails: object
@@ -106,6 +111,7 @@ async def test_a_process_that_fails_is_replaced_and_knows_what_the_last_one_knew
     assert not runs(before)
 
 
+@pytest.mark.parametrize("planner", [SILENT], indirect=True, ids=["silent"])
 async def test_a_process_that_takes_no_question_is_replaced(planner: PlanningProcess) -> None:
     """A stopped process is replaced even if the question is larger than the pipe's buffer."""
     planner.start()
@@ -125,7 +131,7 @@ async def test_a_process_lives_on_beside_many_sessions() -> None:
         stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
         for _ in range(FILES):
             stack.callback(os.close, os.open(os.devnull, os.O_RDONLY))
-        planner = PlanningProcess("test", SILENT)
+        planner = PlanningProcess("test", PATIENT)
         stack.push_async_callback(planner.close)
         first = await planner.plan(intent(FABRIC), None)
         assert first.planned is not None

@@ -549,7 +549,7 @@ def test_jobs_run_while_no_controller_does(world: World) -> None:
     world.slurm.ended(later)
     assert seen(world, later)["state"] == "JOB_STATE_PROGRAMMED"
     gone(world, before, job, later)
-    assert not any((world.spool / "owed").iterdir())
+    wait_until(lambda: not any((world.spool / "owed").iterdir()), "all that is owed to be paid")
 
 
 def test_a_comment_that_is_no_shape_is_told_to_its_user(world: World) -> None:

@@ -206,10 +206,15 @@ class Receiver:
         self._poll.register(one, select.EPOLLIN)
 
     def run(self) -> None:
-        """Receive until stopped."""
+        """Receive until stopped, and then whatever has arrived by then."""
         while not self._stopped():
-            for handle, _ in self._poll.poll(NAP):
-                self._take[handle]()
+            self._take_all(NAP)
+        self._take_all(0.0)
+
+    def _take_all(self, seconds: float) -> None:
+        """Take what has arrived; if nothing has, wait for it at most so many seconds."""
+        for handle, _ in self._poll.poll(seconds):
+            self._take[handle]()
 
     def _packets(self, end: socket.socket) -> None:
         while True:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import signal
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
 from heddle_controller.model.fabric import State
 from heddle_emulator.drill.lab.probes import Pathfinder
-from heddle_emulator.netns import tools, witness
+from heddle_emulator.netns import mark, tools, witness
 from heddle_emulator.netns.converge import expected_ways, kernel_ways, lacks, wait_converged
 from heddle_emulator.netns.lab import Lab
 from heddle_emulator.netns.probe.handle import Probe, probe_flow
@@ -122,15 +126,38 @@ def test_a_nic_without_a_cable_is_announced_again_when_it_is_back(lab: Lab) -> N
     assert way[-1] == row
 
 
+@contextmanager
+def paused(lab: Lab, switch: str, program: str) -> Iterator[None]:
+    """Stop a daemon of a switch for a while."""
+    (daemon,) = [
+        process
+        for process in mark.processes([lab.spaces[switch]])
+        if Path(f"/proc/{process}/comm").read_text().strip() == program
+    ]
+    os.kill(daemon, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(daemon, signal.SIGCONT)
+
+
 def test_packets_lost_to_a_remote_cut_are_counted(lab: Lab) -> None:
-    """When only BGP reacts, a cut beyond the spine loses packets, and their numbers show it."""
+    """When only BGP reacts, a cut beyond the spine loses packets, and their numbers show it.
+
+    The near leaf learns of the cut only once it has sent packets that are lost.
+    """
     flow = probe_flow(lab, (SOURCE, DESTINATION), (49152, UDP), 2000.0)
     way = Pathfinder(lab).ways([flow])[0]
     assert len(way) == 4
+    (first,) = {end.node for end in lab.layout.cables[way[1]].ends} - {"l0"}
     with Probe(lab, [flow]) as probe:
-        time.sleep(0.2)
-        fault = time.time_ns()
-        lab.set_link(way[2], up=False)
+        begun = witness.hear(lab)
+        wait_until(lambda: witness.hear(lab).since(begun).ways(flow)["l0", first] > 400, "packets")
+        with paused(lab, "l0", "bgpd"):
+            fault = time.time_ns()
+            lab.set_link(way[2], up=False)
+            cut = witness.hear(lab)
+            wait_until(lambda: witness.hear(lab).since(cut).ways(flow)["l0", first] > 20, "losses")
         wait_until(lambda: len(kernel_ways(lab, "l0")[lab.layout.address(DESTINATION)]) == 1, "BGP")
         (spine,) = kernel_ways(lab, "l0")[lab.layout.address(DESTINATION)]
         settled = witness.hear(lab)

@@ -103,16 +103,15 @@ async def test_the_leader_dies_at_every_step(tmp_path: Path) -> None:
         await furnish(house)
         hosts = house.fabric.structure.host_names
         for number, step in enumerate(STEPS[: examples(2, len(STEPS))]):
-            leader = house.leader()
-            other = next(one for one in house.replicas if one is not leader)
-            epoch, client = leader.epoch, await house.client(other)
-            leader.doom(step)
+            _, other = both(house)
+            client = await house.client(other)
+            house.doom(step)
             if number % 2 == 0:
                 await house.submit(client, job("coming", hosts[4:]))
             else:
                 await house.withdraw(other)
-            await asyncio.wait_for(leader.controller.process.wait(), SECONDS)
-            house.replicas.remove(leader)
-            await house.leads(other, epoch)
-            await house.again(leader)
-            await house.agree(client)
+            dead = await house.death()
+            (other,) = house.replicas
+            await house.leads(other, dead.epoch)
+            await house.again(dead)
+            await house.agree(await house.client(other))

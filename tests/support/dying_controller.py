@@ -38,7 +38,10 @@ class Fate:
         except FileNotFoundError:
             return
         if told == step:
-            self._file.unlink()
+            try:
+                self._file.unlink()
+            except FileNotFoundError:  # another one was faster
+                return
             os.kill(os.getpid(), signal.SIGKILL)
 
 

@@ -74,10 +74,6 @@ class Replica:
         await self.controller.process.wait()
         return at
 
-    def doom(self, step: str) -> None:
-        """Have it kill itself at a step of its work; see ``dying_controller``."""
-        (self.controller.log.parent / DIE).write_text(step)
-
     def events(self, name: str) -> list[dict[str, Any]]:
         """Return log lines of an event, oldest first; the last line may be half written."""
         lines = self.controller.log.read_text().rpartition("\n")[0].splitlines()
@@ -124,7 +120,7 @@ class House:
         folder = self.folder / name
         await asyncio.to_thread(folder.mkdir)
         program: tuple[str, ...] = (
-            *(sys.executable, "-m", "tests.support.dying_controller", str(folder)),
+            *(sys.executable, "-m", "tests.support.dying_controller", str(self.folder)),
         )
         if self.tree is not None:
             main = "from heddle_controller.app import main; main()"
@@ -138,6 +134,25 @@ class House:
         replica = Replica(name, await self.stack.enter_async_context(started))
         self.replicas.append(replica)
         return replica
+
+    def doom(self, step: str) -> None:
+        """Have the first replica that takes a step kill itself; see ``dying_controller``.
+
+        On a busy machine the lead may move at any time, so no replica is named.
+        """
+        (self.folder / DIE).write_text(step)
+
+    async def death(self) -> Replica:
+        """Wait until a replica has died, and return it; it is no longer among the replicas."""
+        waits = {asyncio.create_task(one.controller.process.wait()): one for one in self.replicas}
+        done, alive = await asyncio.wait(
+            waits, timeout=SECONDS, return_when=asyncio.FIRST_COMPLETED
+        )
+        for wait in alive:
+            wait.cancel()
+        (dead,) = (waits[one] for one in done)
+        self.replicas.remove(dead)
+        return dead
 
     def leader(self) -> Replica:
         """Return the replica that led last."""

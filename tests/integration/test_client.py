@@ -190,7 +190,7 @@ async def test_a_watch_goes_on_where_it_was(tmp_path: Path) -> None:
                 if last.endswith(f"/{name}"):
                     return found
 
-    async with AsyncClient(f"127.0.0.1:{port}", fabric="pod") as client:
+    async with AsyncClient(f"127.0.0.1:{port}", fabric="pod", timeout=PATIENCE) as client:
         async with controlling(tmp_path, *words) as controller:
             await asyncio.to_thread(put, controller.address)
             await client.submit_job("a", spec("l0-h0"))
@@ -343,7 +343,7 @@ async def test_replicas_one_of_which_is_killed(tmp_path: Path) -> None:
         addresses = [leader.address] + [
             each.address for each in house.replicas if each is not leader
         ]
-        async with AsyncClient(addresses, fabric="replicated") as client:
+        async with AsyncClient(addresses, fabric="replicated", timeout=PATIENCE) as client:
             await client.submit_job("one", spec("z0-l0-h0", "z1-l0-h0"))
             waiting = asyncio.create_task(client.wait_until(PROGRAMMED, ["one"], PATIENCE))
             await leader.kill()

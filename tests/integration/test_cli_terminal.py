@@ -96,7 +96,7 @@ class Terminal:
         while word not in self.text:
             ready, _, _ = select.select([self._leader], [], [], PATIENCE)
             assert ready, self.text
-            self.text += os.read(self._leader, 4096).decode()
+            self.text += os.read(self._leader, 4096).decode(errors="replace")
 
     def interrupted(self) -> str:
         """Send Ctrl-C and wait for the end; return what the command shows meanwhile."""
@@ -104,7 +104,7 @@ class Terminal:
         self.process.send_signal(signal.SIGINT)
         with suppress(OSError):  # the end of a terminal is an error to read
             while part := os.read(self._leader, 4096):
-                self.text += part.decode()
+                self.text += part.decode(errors="replace")
         os.close(self._leader)
         assert self.process.wait() == 1
         return self.text[before:]

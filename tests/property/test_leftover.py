@@ -105,9 +105,26 @@ def test_a_job_gives_up_nothing_for_an_elephant() -> None:
     spines = [plan.paths.of(row)[1] for row in range(2)]
     assert spines[0] != spines[1]
     assert plan.certificate.max_utilization == pytest.approx(690 / 400)
-    assert plan.certificate.lower_bound == pytest.approx(
-        plan_anew(fabric, told).certificate.lower_bound
+    alone = {tier.tier: tier for tier in plan_anew(fabric, told).certificate.tiers}["leaf-spine"]
+    bounds = {tier.tier: tier.lower_bound for tier in plan.certificate.tiers}
+    assert bounds == {
+        "nic-leaf": pytest.approx(390 / 400),
+        "leaf-spine": pytest.approx(alone.lower_bound),
+    }
+
+
+def test_what_a_nic_gets_over_its_only_link_is_proven() -> None:
+    """The bound has what a NIC with one link gets of a job and of an elephant together."""
+    fabric = clos(leaves=2, spines=4, nics_per_leaf=4, nics_per_host=1)
+    here, there, target = (nic_ids(fabric)[row] for row in (0, 1, -1))
+    told = flows_of(fabric, (here, target, 400.0, 1, "j", ""))
+    found = flows_of(
+        fabric, (there, target, 120.0, 1, UNANNOUNCED_JOB, ""), names=(flow_id(there, target),)
     )
+    certificate = plan_anew(fabric, both(told, found)).certificate
+    tier = {tier.tier: tier for tier in certificate.tiers}["nic-leaf"]
+    worst = certificate.lower_bound, tier.lower_bound, tier.max_utilization
+    assert worst == pytest.approx((520 / 400, 520 / 400, 520 / 400))
 
 
 def test_an_elephant_takes_the_emptiest_way_and_stays_there() -> None:

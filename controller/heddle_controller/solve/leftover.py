@@ -18,7 +18,7 @@ import numpy as np
 from heddle_controller.model.arrays import NONE, Floats, Ints, starts
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.flows import Flows, first_flows, unannounced_rows
-from heddle_controller.model.plan import IDLE, Paths, Plan, arc_loads, join_paths
+from heddle_controller.model.plan import IDLE, Certificate, Paths, Plan, arc_loads, join_paths
 from heddle_controller.solve.assignment import concatenated, with_nics
 from heddle_controller.solve.bounds.cuts import Bound, certify
 from heddle_controller.solve.candidates import Candidates
@@ -134,7 +134,8 @@ def announced_part(plan: Plan) -> Plan:
 def with_leftover(base: Plan, flows: Flows, before: Plan | None, options: Options) -> Plan:
     """Return a plan that also places the flows behind its own. Its own flows keep their paths.
 
-    The bound is that of the plan's own flows: more flows can only make the worst link fuller.
+    The bound is that of the plan's own flows, since more flows can only make the worst link fuller.
+    Links of the placed flows' NICs raise it where they are the only way.
 
     Args:
         base: The plan of the first flows.
@@ -167,17 +168,31 @@ def with_leftover(base: Plan, flows: Flows, before: Plan | None, options: Option
     used = load * network.per_gbps
     spare = backups_for((network, candidates, None), flows, fresh, used)
     paths = join_paths([base.paths, fresh])
-    own = base.certificate
-    tiers = np.array([tier.lower_bound for tier in own.tiers])
-    bound = Bound(tiers, own.lower_bound, own.proof)
+    loads = arc_loads(network.arc_count, flows, paths)
+    bound = _raised(base.certificate, network, flows, fresh.flow, loads)
     return replace(
         base,
         flows=flows,
         paths=paths,
         backups=join_paths([base.backups, spare]),
         unrouted=unrouted,
-        certificate=certify(fabric, arc_loads(network.arc_count, flows, paths), bound),
+        certificate=certify(fabric, loads, bound),
     )
+
+
+def _raised(own: Certificate, network: Network, flows: Flows, placed: Ints, loads: Floats) -> Bound:
+    """Return the bound of a certificate, raised to the loads that no plan can avoid.
+
+    These are the loads of links that are the only ones of a placed flow's NIC.
+    """
+    up, down = network.nic_arc[flows.source[placed]], network.nic_arc[flows.destination[placed]]
+    arcs = np.concatenate([up[up != NONE], down[down != NONE] ^ 1])
+    tiers = np.array([tier.lower_bound for tier in own.tiers])
+    np.maximum.at(tiers, network.tier[arcs], loads[arcs] * network.per_gbps[arcs])
+    most = float(tiers.max(initial=0.0))
+    if most > own.lower_bound:
+        return Bound(tiers, most, "cut")
+    return Bound(tiers, own.lower_bound, own.proof)
 
 
 def _least_full(

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import html
 import json
+import os
 import re
 import shlex
+import signal
+import subprocess
+import sys
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +27,7 @@ from heddle_emulator.executor import ExecutorError, ProcessExecutor
 from heddle_emulator.topology import clos
 from heddle_emulator.traffic import flows_between, save_flows
 from tests.support.campaigns import FABRIC, FLOWS, small
+from tests.support.waiting import PATIENCE, wait_until
 
 
 def _children() -> set[int]:
@@ -61,6 +66,39 @@ def test_processes_play_what_others_were_kept_from(tmp_path: Path) -> None:
         assert result.worst == pytest.approx(1.5)
         assert result.slowest == pytest.approx(4 / 6)
         assert result.acked_seconds > 0
+
+
+def test_an_interrupt_while_workers_start_ends_the_campaign_in_order(tmp_path: Path) -> None:
+    """Ctrl-C at a terminal reaches workers, too; they leave it to the campaign, which says why."""
+    fabric, flows = tmp_path / "fabric.json", tmp_path / "flows.csv"
+    save_fabric_file(FABRIC, fabric)
+    save_flows(FABRIC, FLOWS, flows)
+    told = ["--fabric", fabric, "--flows", flows, "--out", tmp_path / "out", "--workers", "2"]
+    command = [sys.executable, "-c", "from heddle_emulator.cli import main; main()", "campaign"]
+    with subprocess.Popen(
+        [*command, *map(str, told)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        process_group=0,
+    ) as campaign:
+        wait_until(lambda: _workers_that_heed(campaign.pid) == 2, "two workers that heed signals")
+        os.killpg(campaign.pid, signal.SIGINT)
+        said, _ = campaign.communicate(timeout=PATIENCE)
+    assert "interrupted: 0 trials are kept" in said
+    assert (campaign.returncode, "Traceback" in said) == (130, False), said
+
+
+def _workers_that_heed(parent: int) -> int:
+    """Return how many workers catch, block or ignore Ctrl-C: it would not just end them."""
+    count = 0
+    for child in psutil.Process(parent).children():
+        with suppress(psutil.NoSuchProcess, OSError):  # it has ended meanwhile
+            if "spawn_main" in str(child.cmdline()):
+                told = Path(f"/proc/{child.pid}/status").read_text(encoding="ascii")
+                masks = re.findall(r"^Sig(?:Blk|Ign|Cgt):\s*([0-9a-f]+)$", told, re.MULTILINE)
+                count += any(int(mask, 16) >> (signal.SIGINT - 1) & 1 for mask in masks)
+    return count
 
 
 def test_a_worker_that_cannot_begin_ends_the_campaign(

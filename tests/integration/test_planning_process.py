@@ -192,6 +192,16 @@ async def test_closing_waits_for_no_answer() -> None:
         await asked
 
 
+async def test_an_interrupt_at_the_terminal_is_for_the_controller_alone() -> None:
+    """Ctrl-C goes to the controller's process group, where a planning process is never in."""
+    planner = PlanningProcess("apart")
+    planner.start()
+    try:
+        assert os.getpgid(planner.pid) == planner.pid != os.getpgrp()
+    finally:
+        await planner.close()
+
+
 JOBS = """\
 - job: j1
   hosts: [h0.0.0, h1.0.0]

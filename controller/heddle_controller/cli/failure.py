@@ -3,9 +3,10 @@
 | code | meaning |
 |---|---|
 | 0 | done |
-| 1 | the controller failed, a check found a fault, or the command was interrupted |
+| 1 | the controller failed, or a check found a fault |
 | 2 | bad input, a request that was refused, or no controller to reach |
 | 3 | done, but some flow has no path |
+| 130 | ended by Ctrl-C |
 
 ``CommandGroup`` and ``LazyGroup`` are groups of commands that fail in this way.
 """
@@ -23,6 +24,7 @@ from typing import IO, Any
 
 import click
 import grpc
+from click.exceptions import Exit
 
 from heddle.client import HeddleError, TimedOut, Unreachable
 from heddle.text import clean, plain_numbers
@@ -31,13 +33,15 @@ from heddle_controller.model.errors import InputError
 FAULT = 1
 _REFUSED = 2
 UNROUTED = 3
+_INTERRUPTED = 130
 
 EXIT_CODES = """\b
 Exit codes:
   0  done
-  1  the controller failed, a check found a fault, or the command was interrupted
+  1  the controller failed, or a check found a fault
   2  bad input, a refused request, or no controller to reach
   3  done, but some flow has no path
+  130  ended by Ctrl-C
 """
 
 
@@ -67,11 +71,13 @@ class CommandGroup(click.Group):
     """A group whose commands may raise ``InputError``."""
 
     def invoke(self, ctx: click.Context) -> object:
-        """Run the command, and turn an ``InputError`` or a full output into a ``Failure``."""
+        """Run the command, and turn what ends it early into a ``Failure`` or an exit code."""
         try:
             return super().invoke(ctx)
         except InputError as error:
             raise Failure(str(error)) from error
+        except KeyboardInterrupt:
+            raise Exit(_INTERRUPTED) from None
         except OSError as error:
             if error.errno not in {ENOSPC, EDQUOT}:
                 raise

@@ -299,6 +299,7 @@ class PlanningProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=[its.fileno()],
+                process_group=0,  # Ctrl-C is for the controller, which ends this process
             )
         log.debug("planning process started", planner=self._name, pid=process.pid)
         return _Running(process, mine)

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
+from multiprocessing.resource_tracker import ensure_running
 from types import FrameType
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -107,7 +108,12 @@ class _WorkerProcess(Generic[T, R]):
         self.process: SpawnProcess = context.Process(
             target=_serve, args=(make, far, os.getpid()), name="worker"
         )
+        # Ctrl-C is blocked in it from its birth on, since it imports modules before it can ignore
+        # it. The tracker comes first, because it would unblock Ctrl-C as it starts.
+        ensure_running()
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         self.process.start()
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         far.close()
 
     def begin(self, trial: T) -> None:
@@ -143,6 +149,7 @@ class _WorkerProcess(Generic[T, R]):
 def _serve(make: MakeWorker[Any, Any], pipe: Connection, parent: int) -> None:
     """Run a worker process from its start to its end."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     signal.signal(signal.SIGTERM, _end)
     with closing(make()) as worker:
         threading.Thread(target=_follow, args=(parent, worker), daemon=True).start()

@@ -72,11 +72,12 @@ def import_clab(path: Path, mapping: Mapping[str, str], options: ImportOptions) 
     problems: list[Problem] = []
     machines = {}
     for name, told in nodes.items():
+        line = told.line if isinstance(told, Record) else nodes.line
+        where = f"line {line}, node {short(name)}"
         if isinstance(told, dict) or told is None:
-            machines[str(name)] = _machine(told or {}, groups, problems)
+            machines[str(name)] = _machine(told or {}, where, groups, problems)
         else:
-            reason = f"is {short(told)}; give an object"
-            problems.append(Problem(f"line {nodes.line}, node {short(name)}", reason))
+            problems.append(Problem(where, f"is {short(told)}; give an object"))
     links = topology.get("links")
     if not isinstance(links, list):
         raise refuse(origin, f"line {topology.line}", f"links is {short(links)}; {_EXPECTED}")
@@ -102,9 +103,10 @@ def _mapping(document: object, field: str, origin: str) -> Record:
     return found
 
 
-def _machine(told: Mapping[str, Any], above: Mapping[str, Any], problems: list[Problem]) -> Machine:
+def _machine(
+    told: Mapping[str, Any], where: str, above: Mapping[str, Any], problems: list[Problem]
+) -> Machine:
     """Return a node as a machine. Its kind and group may be inherited from ``above``."""
-    where = f"line {told.line}" if isinstance(told, Record) else "nodes"
     defaults = above["defaults"] if isinstance(above["defaults"], dict) else {}
     group = told.get("group", defaults.get("group"))
     groups = above["groups"]

@@ -245,7 +245,10 @@ BOMB = "name: x\na: &a [1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(
         (LAB.replace("gpu2:eth1", "gpu1:eth1"), "'gpu1:eth1' has a cable already (line 15)"),
         (LAB.replace('"gpu2:eth1", ', ""), "line 17: endpoints is ['leaf2:eth2']; give two"),
         (LAB.replace("gpu2:eth1", "gpu2"), "'gpu2' is no endpoint; give NODE:INTERFACE"),
-        (LAB.replace("leaf1: {kind: arista_ceos}", "leaf1: {}"), "kind is None; give the node a"),
+        (
+            LAB.replace("leaf1: {kind: arista_ceos}", "leaf1: {}"),
+            "node 'leaf1': kind is None; give",
+        ),
         (LAB.replace("1.6T", "fast"), "line 18: 'fast' is not a speed"),
         (LAB.replace("  nodes:", "  knots:"), "nodes is None; give a containerlab topology"),
         (BOMB, "aliases written out; is it the right file?"),

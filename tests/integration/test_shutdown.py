@@ -13,6 +13,7 @@ from grpc import aio
 
 from heddle.v1 import agent_pb2, fabric_pb2, placement_pb2
 from heddle.v1.agent_pb2_grpc import AgentServiceStub
+from heddle.v1.demand_pb2_grpc import DemandServiceStub
 from heddle.v1.fabric_pb2_grpc import FabricServiceStub
 from heddle.v1.placement_pb2_grpc import PlacementServiceStub
 from heddle_emulator.topology import clos
@@ -99,8 +100,8 @@ async def test_ending_twice_hurries(tmp_path: Path) -> None:
         controlling(tmp_path, "--drain-seconds", "300", "--log-level", "debug") as controller,
         controller.channel() as channel,
     ):
-        call = AgentServiceStub(channel).Session()
-        await until(lambda: _running(controller, "Session"), "the call")
+        call = DemandServiceStub(channel).PutDemands()  # an upload that never ends
+        await until(lambda: _running(controller, "PutDemands"), "the call")
         await FabricServiceStub(channel).ListFabrics(fabric_pb2.ListFabricsRequest())
         controller.process.send_signal(signal.SIGINT)
         await until(lambda: "stopping" in controller.log.read_text(), "the end to begin")

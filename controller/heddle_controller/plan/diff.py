@@ -401,8 +401,7 @@ def causes_between(
     made: without ``were_suspended`` and ``are_suspended``, such jobs count as gone and come.
     """
     found = [*_of_fabrics(before.fabric if before else None, after.fabric)]
-    known = {*before.flows.job_names} - {UNANNOUNCED_JOB} if before else set()
-    wanted = {*after.flows.job_names} - {UNANNOUNCED_JOB}
+    known, wanted = _jobs(before), _jobs(after)
     came, gone = wanted - known, known - wanted
     found += _named(CauseKind.JOB_CAME, sorted(came - were_suspended))
     found += _named(CauseKind.JOB_RESUMED, sorted(came & were_suspended))
@@ -418,6 +417,11 @@ def causes_between(
     ):
         found.append(Cause(CauseKind.FLOWS_CHANGED))
     return tuple(found) or (Cause(CauseKind.BETTER_PLAN),)
+
+
+def _jobs(plan: Plan | None) -> set[str]:
+    """Return the names of the jobs that flows belong to; some flows belong to none."""
+    return {*plan.flows.job_names} - {UNANNOUNCED_JOB, ""} if plan else set()
 
 
 def _pairs(plan: Plan | None) -> set[str]:

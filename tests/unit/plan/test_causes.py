@@ -49,6 +49,15 @@ def test_what_led_to_a_plan_is_told_by_kind() -> None:
     assert causes_between(PLAN, replace(PLAN, fabric=other)) == (Cause(kind.FABRIC_PUT),)
 
 
+def test_flows_of_no_job_are_no_job_that_came_or_went() -> None:
+    """A demand set may have flows without a job: with them, flows changed, and jobs did not."""
+    loose = wishes(FABRIC, a=Wish("n0", "n30"), b=Wish("n1", "n31", job=""))
+    none = replace(PLAN, flows=wishes(FABRIC, a=Wish("n0", "n30")))
+    some = replace(PLAN, flows=loose)
+    assert causes_between(none, some) == (Cause(CauseKind.FLOWS_CHANGED),)
+    assert causes_between(some, none) == (Cause(CauseKind.FLOWS_CHANGED),)
+
+
 def test_many_names_are_counted_and_some_told() -> None:
     """Of many names only the first ``NAMES_PER_CAUSE`` are told, with the count of all."""
     many = wishes(FABRIC, **{f"f{n}": Wish(f"n{n}", f"n{n + 30}", job=f"j{n}") for n in range(30)})

@@ -110,7 +110,7 @@ async def test_a_watch_shows_the_plan_again_when_it_changes(tmp_path: Path) -> N
         assert b"it is asked again" in await process.stderr.readline()
         process.send_signal(signal.SIGINT)
         _, stderr = await process.communicate()
-    assert process.returncode == 1
+    assert process.returncode == 130
     assert "Traceback" not in stderr.decode()
 
 

@@ -108,6 +108,25 @@ async def test_what_is_lost_meanwhile_is_repaired_from_there(house: House) -> No
         assert rows == set(first.plan.paths.flow[lossy].tolist()) != set()
 
 
+async def test_flows_that_came_since_stay_where_they_are(house: House) -> None:
+    """They keep their paths, even over drained links, which they could not get anew."""
+    async with house.running():
+        first, _, link = await moved_away(house)
+        await house.store.set_link_state("f1", link, State.UP)
+        await house.store.submit_job("f1", ring("a-new", "h0.0.1", "h1.1.1"))
+        await house.store.submit_job("f1", ring("new", "h0.1.1", "h1.0.1"))
+        await answered(house)
+        for spine in ("s0.0", "s0.1"):
+            await house.store.set_link_state("f1", LinkName("l0.0", spine), State.DRAINED)
+        fourth = await answered(house)
+        assert not fourth.plan.unrouted
+        await house.store.roll_back("f1", first.generation, LONG)
+        back = await planned(house, fourth.generation)
+        assert not back.plan.unrouted
+        moved = [back.plan.flows.ids[row] for row in changed_flows(fourth.plan, back.plan)]
+        assert {one.partition("/")[0] for one in moved} <= {"j1"}
+
+
 async def test_links_that_return_during_a_rollback_are_used_again(house: House) -> None:
     """Flows that had to leave the paths of the earlier plan go back to them, and no others move."""
     async with house.running():

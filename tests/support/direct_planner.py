@@ -21,10 +21,12 @@ class DirectPlanner:
         self._core, self._advice = PlanningCore(engine), PlanningCore(engine)
         self._planning, self._asking = asyncio.Lock(), asyncio.Lock()
 
-    async def plan(self, intent: Intent, standing: Plan | None) -> PlanAnswer:
+    async def plan(
+        self, intent: Intent, standing: Plan | None, newest: Plan | None = None
+    ) -> PlanAnswer:
         """Implement ``Planner.plan``."""
         async with self._planning:
-            answer = await asyncio.to_thread(self._core.plan, intent, standing)
+            answer = await asyncio.to_thread(self._core.plan, intent, standing, newest)
             await asyncio.to_thread(self._core.make_ready, intent.name)
             return answer
 

@@ -43,6 +43,7 @@ from heddle_controller.place.estimate import (
 from heddle_controller.place.order import places
 from heddle_controller.place.score import scores, scores_beside
 from heddle_controller.plan.programs import entries_after
+from heddle_controller.plan.rollback import with_newer_flows
 from heddle_controller.plan.sharing import turns_in
 from heddle_controller.plan.verify import loads_after, verify_plan
 from heddle_controller.plan.what_if import compare_plans
@@ -162,22 +163,26 @@ class PlanningCore:
         self._engine = engine
         self._fabrics: dict[str, _FabricPlans] = {}
 
-    def plan(self, intent: Intent, standing: Plan | None) -> PlanAnswer:
+    def plan(self, intent: Intent, standing: Plan | None, newest: Plan | None = None) -> PlanAnswer:
         """Implement ``Planner.plan``. After a loss, the time is proportional to what changed.
 
         Raises:
             Exception: whatever the last attempt to plan failed with.
         """
         one = self._fabrics.setdefault(intent.name, _FabricPlans())
-        wanted = one.wanted = self._wanted(intent, one.wanted, standing)
-        wanted = _knowing(wanted, standing)
-        if standing is not None and (same_input(standing, wanted) or one.keeps(standing, wanted)):
+        begin = standing
+        if standing is not None and newest is not None:
+            begin = with_newer_flows(standing, newest)
+        wanted = one.wanted = self._wanted(intent, one.wanted, begin)
+        wanted = _knowing(wanted, begin)
+        known = standing if begin is standing else None  # a plan that the caller may keep
+        if known is not None and (same_input(known, wanted) or one.keeps(known, wanted)):
             return PlanAnswer(None, wanted.refused)
-        repair = None if standing is None else self._repair_of(intent.name, standing, wanted)
+        repair = None if begin is None else self._repair_of(intent.name, begin, wanted)
         one.prepared = None  # from now on, the repair begins with another plan
-        planned = make_plan(wanted, standing, repair, self._engine, one.made)
-        if standing is not None and planned.plan.nic_ports and same_plan(planned.plan, standing):
-            one.kept = standing, wanted.fabric
+        planned = make_plan(wanted, begin, repair, self._engine, one.made)
+        if known is not None and planned.plan.nic_ports and same_plan(planned.plan, known):
+            one.kept = known, wanted.fabric
             return PlanAnswer(None, wanted.refused)
         one.made, one.told = (planned.plan, planned.entries), planned.plan
         return PlanAnswer(planned, wanted.refused)

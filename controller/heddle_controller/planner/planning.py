@@ -9,7 +9,8 @@ Its functions are pure. They choose between several ways to plan:
   the repaired plan does not reach its bound. A few more flows are moved, most often those that had
   to leave when links were lost. A plan of many flows that missed its bound before, and is no fuller
   now, waits for quiet.
-- *Repair alone* is used while an operator holds an earlier plan.
+- *Repair alone* is used while an operator holds an earlier plan. Flows that came since then begin
+  where they are now.
 - *A plan from scratch* is made if there is none, if repair fails, or if that is quick. If few flows
   come to a plan without a path, nothing is repaired. Nobody who waits for a path waits for a plan
   of many flows from scratch.

@@ -124,8 +124,13 @@ class Advisor(Protocol):
 class Planner(Advisor, Protocol):
     """Makes plans, and answers questions about them. Its calls raise what those of advisors do."""
 
-    async def plan(self, intent: Intent, standing: Plan | None) -> PlanAnswer:
+    async def plan(
+        self, intent: Intent, standing: Plan | None, newest: Plan | None = None
+    ) -> PlanAnswer:
         """Return a verified plan for an intent, made from the current plan if there is one.
+
+        If it is made from an earlier plan instead, ``newest`` is the current one: flows that the
+        earlier plan lacks begin on the paths that they have in it.
 
         Afterwards, the planner prepares to repair the new plan.
         """

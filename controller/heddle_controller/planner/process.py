@@ -112,9 +112,12 @@ class PlanningProcess:
         if self._running is None:
             self._running = self._begun()
 
-    async def plan(self, intent: Intent, standing: Plan | None) -> PlanAnswer:
+    async def plan(
+        self, intent: Intent, standing: Plan | None, newest: Plan | None = None
+    ) -> PlanAnswer:
         """Implement ``Planner.plan``."""
-        found: PlanAnswer = await self._ask("plan", intent.name, standing=standing, intent=intent)
+        given = {"standing": standing, "intent": intent, "newest": newest}
+        found: PlanAnswer = await self._ask("plan", intent.name, **given)
         return found
 
     async def prepare(self, fabric: str, standing: Plan) -> None:

@@ -231,8 +231,10 @@ class Worker:
         previous = self._committed.plan if self._committed else None
         try:
             earlier = await self._rolled_back(intent)
-            answer = await world.planner.plan(intent, earlier.plan if earlier else previous)
-            if earlier is not None:
+            if earlier is None:
+                answer = await world.planner.plan(intent, previous)
+            else:
+                answer = await world.planner.plan(intent, earlier.plan, previous)
                 answer = await asyncio.to_thread(_gone_back, answer, earlier, previous)
         except Exception as error:  # noqa: BLE001 - whatever planning fails with, the loop lives on
             await self._in_trouble(intent, error)

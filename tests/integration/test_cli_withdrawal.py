@@ -147,6 +147,9 @@ async def test_the_controller_may_restart_meanwhile(tmp_path: Path) -> None:
             assert await waiting.stdout.readline() == b"deleted red, blue\n"
             controller.process.kill()
             await controller.process.wait()
+            assert waiting.stderr is not None
+            note = await waiting.stderr.readline()
+            assert note.startswith(b"note: cannot reach the controller"), note
             async with controlling(tmp_path, *listen) as following:
                 await fleet.connected(PATIENCE)
                 await plan_such_that(following, partial(leaves_out, slow))
@@ -155,9 +158,6 @@ async def test_the_controller_may_restart_meanwhile(tmp_path: Path) -> None:
                 fleet.gate.open()
                 done = await end(waiting)
                 assert (done.code, done.out) == (0, ""), done.err
-                # It says so only if it had begun to wait when the controller was killed.
-                if done.err:
-                    assert done.err.startswith("note: cannot reach the controller")
                 assert fleet.holders() == []
                 assert await following.ends() == 0
 

@@ -29,7 +29,13 @@ def run_program(command: Sequence[str], script: str = "") -> str:
     """
     try:
         done = subprocess.run(
-            command, input=script, text=True, capture_output=True, check=False, timeout=_SECONDS
+            command,
+            input=script,
+            text=True,
+            capture_output=True,
+            check=False,
+            timeout=_SECONDS,
+            env={**os.environ, "PATH": _search_path()},
         )
     except subprocess.TimeoutExpired:
         raise LabError(f"{command[0]} did not end in {_SECONDS:g} s") from None
@@ -37,6 +43,11 @@ def run_program(command: Sequence[str], script: str = "") -> str:
         words = (done.stderr or done.stdout).strip().splitlines()
         raise LabError(f"{' '.join(command)} failed: {'; '.join(words[-3:]) or done.returncode}")
     return done.stdout
+
+
+def _search_path() -> str:
+    """Return where programs are looked for. Debian's PATH of users, and of su, has no sbin."""
+    return os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"))
 
 
 def run_inside(namespace: str, command: Sequence[str], script: str = "") -> str:
@@ -127,7 +138,10 @@ def check_needs() -> None:
 def _faults() -> Iterator[str]:
     if os.geteuid() != 0:
         yield "it needs root, for network namespaces: use sudo"
-    packages = {package for tool, package in TOOLS.items() if shutil.which(tool) is None}
+    where = _search_path()
+    packages = {
+        package for tool, package in TOOLS.items() if shutil.which(tool, path=where) is None
+    }
     if any(not (FRR / daemon).exists() for daemon in DAEMONS):
         packages.add("frr")
     if packages:

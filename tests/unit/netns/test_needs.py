@@ -30,9 +30,20 @@ def test_missing_programs_are_named_by_package(
     """The error names all that is missing, in the command that installs it."""
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(tools, "FRR", tmp_path)
-    monkeypatch.setattr(shutil, "which", lambda tool: None if tool == "nft" else f"/bin/{tool}")
+    monkeypatch.setattr(shutil, "which", lambda tool, path: None if tool == "nft" else path)
     with pytest.raises(LabError, match="apt-get install frr nftables"):
         tools.check_needs()
+
+
+def test_programs_are_found_beside_the_path_of_users(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A program of administrators is found, and runs, where PATH has no sbin, as Debian's."""
+    lacking = tools.missing()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert tools.missing() == lacking
+    sysctl = tools.run_program(["sysctl", "-n", "kernel.ostype"])
+    assert sysctl == "Linux\n"
 
 
 @pytest.mark.parametrize("name", ["a.b", "", "a/b", "x" * 41])

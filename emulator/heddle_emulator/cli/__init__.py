@@ -1,13 +1,17 @@
 """The ``heddle-emulator`` command: make inputs, and run what the emulator can show.
 
 One place turns errors into one line and an exit code: 2 for refused input, 1 for a lab that cannot
-run, 130 for Ctrl-C. Everything else that fails is a bug, and may show a traceback.
+run or a full output, 130 for Ctrl-C. Everything else that fails is a bug, and may show a traceback.
 """
 
 from __future__ import annotations
 
+import os
 import sys
+from contextlib import suppress
+from errno import EDQUOT, ENOSPC
 from importlib import import_module
+from pathlib import Path
 
 import click
 
@@ -80,4 +84,11 @@ def run_command_line(arguments: list[str]) -> int:
         return _FAILED
     except (click.Abort, KeyboardInterrupt):
         return _INTERRUPTED
+    except OSError as error:
+        if error.errno not in {ENOSPC, EDQUOT}:
+            raise
+        with suppress(OSError), Path(os.devnull).open("wb") as nowhere:
+            os.dup2(nowhere.fileno(), sys.stdout.fileno())  # what is left is not tried again
+        echo(f"error: the output cannot be written: {error.strerror}", err=True)
+        return _FAILED
     return result if isinstance(result, int) else 0

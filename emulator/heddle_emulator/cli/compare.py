@@ -158,5 +158,5 @@ def _show(found: Comparison) -> None:
             str(outcome.lost_flows),
         )
     console = CleanConsole(highlight=False)
-    console.print(table)
+    console.print_table(table)
     console.print(f"no worst link can be below {found.lower_bound:.3f}; seed {found.seed}")

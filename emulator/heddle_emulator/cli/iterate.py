@@ -347,7 +347,7 @@ def _show(placed: Sequence[Placed], found: dict[str, _Found]) -> None:
                 f"{job.network_share:.1%}",
             )
     console = CleanConsole(highlight=False)
-    console.print(table)
+    console.print_table(table)
     if any(np.isinf(job.seconds) for told in found.values() for job in told.jobs):
         console.print(NEVER_ENDS)
     for name, told in found.items():

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 import click
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 from typing_extensions import override
 
@@ -31,6 +32,10 @@ def echo_lines(text: str) -> None:
     click.echo(clean_lines(text))  # noqa: TID251 - the one place
 
 
+_WIDEST = 10_000
+"""Columns of a table, far more than any has."""
+
+
 class CleanConsole(Console):
     """A console that makes all texts safe for terminals, also in tables."""
 
@@ -38,6 +43,12 @@ class CleanConsole(Console):
     def render_str(self, text: str, **more: Any) -> Text:
         """Implement ``Console.render_str``."""
         return super().render_str(clean_lines(text), **more)
+
+    def print_table(self, table: Table) -> None:
+        """Print a table as wide as its cells: a narrow terminal wraps lines, and cuts no number."""
+        unbounded = self.options.update(max_width=_WIDEST)
+        self.width = max(self.width, self.measure(table, options=unbounded).maximum)
+        self.print(table)
 
 
 def interrupted(number: int, frame: FrameType | None) -> NoReturn:  # noqa: ARG001 - a handler

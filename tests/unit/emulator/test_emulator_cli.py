@@ -158,6 +158,35 @@ def test_a_terminal_obeys_nobodys_names() -> None:
     assert all(clean(line) == line for line in shown.getvalue().split("\n"))
 
 
+def test_a_narrow_terminal_cuts_no_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A table has every number and every head in full, however few columns there are."""
+    fabric, flows = str(tmp_path / "fabric.json"), str(tmp_path / "flows.csv")
+    run_command_line(["topology", "clos", *SHAPES["clos"].split(), "--out", fabric])
+    run_command_line(["traffic", "permutation", "--fabric", fabric, "--out", flows])
+    told = {}
+    for columns in ("30", "200"):
+        monkeypatch.setenv("COLUMNS", columns)
+        capsys.readouterr()
+        line = ["compare", "--fabric", fabric, "--flows", flows, "--strategies", "ecmp,ideal"]
+        assert run_command_line(line) == 0
+        told[columns] = capsys.readouterr().out.split()
+    assert "…" not in "".join(told["200"])
+    assert told["30"] == told["200"]
+
+
+def test_a_full_output_is_told_in_one_line_of_the_emulator() -> None:
+    """The command fails with status 1 and no traceback."""
+    program = Path(sys.executable).parent / "heddle-emulator"
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [program, "topology", "--help"], stdout=full, stderr=subprocess.PIPE, check=False
+        )
+    assert done.returncode == 1
+    assert done.stderr == b"error: the output cannot be written: No space left on device\n"
+
+
 def test_no_command_loads_a_library_of_graphs() -> None:
     """The library is loaded only for random graphs and for flows that are cut off."""
     script = (

@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 from heddle_controller.model.fabric import Fabric
+from heddle_controller.model.files.content import write_content
 from heddle_controller.model.flows import Flows
 from heddle_emulator.campaign.campaign import Campaign
 from heddle_emulator.campaign.results import Result, Summary
@@ -19,14 +20,18 @@ STRIKES, SETTLE = "100ms", "2s"
 
 
 def write_replays(out: Path, campaign: Campaign, summary: Summary) -> list[Path]:
-    """Write a drill for each of the worst trials, and return their paths, worst first."""
+    """Write a drill for each of the worst trials, and return their paths, worst first.
+
+    Raises:
+        InputError: a drill cannot be written.
+    """
     if not summary.worst:
         return []
     folder = out / _FOLDER
     folder.mkdir(exist_ok=True)
     paths = [folder / f"trial-{result.number}.yaml" for result in summary.worst]
     for path, result in zip(paths, summary.worst, strict=True):
-        path.write_text(replay(campaign, result), encoding="utf-8")
+        write_content(path, replay(campaign, result).encode())
     return paths
 
 

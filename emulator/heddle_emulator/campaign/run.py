@@ -16,7 +16,7 @@ import json
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -160,20 +160,30 @@ class Journal:
                 self.path.write_text(f"{json.dumps(head)}\n", encoding="utf-8")
             self._file: IO[str] = self.path.open("a", encoding="utf-8")
         except OSError as error:
-            reason = f"cannot be written: {error.strerror or error}"
-            raise refuse(str(self.path), "", reason) from error
+            raise self._unwritten(error) from error
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._file.close()
+        with suppress(OSError):  # the rest of a result whose writing has failed
+            self._file.close()
 
     def add(self, result: Result) -> None:
-        """Write a result. Once this returns, it survives a crash of this process."""
+        """Write a result. Once this returns, it survives a crash of this process.
+
+        Raises:
+            InputError: it cannot be written.
+        """
         self.results[result.number] = result
-        self._file.write(f"{json.dumps(result.record())}\n")
-        self._file.flush()
+        try:
+            self._file.write(f"{json.dumps(result.record())}\n")
+            self._file.flush()
+        except OSError as error:
+            raise self._unwritten(error) from error
+
+    def _unwritten(self, error: OSError) -> InputError:
+        return refuse(str(self.path), "", f"cannot be written: {error.strerror or error}")
 
     def _read(self, head: dict[str, str]) -> None:
         content = self.path.read_bytes()

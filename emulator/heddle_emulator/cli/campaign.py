@@ -24,6 +24,7 @@ from rich.table import Table
 
 from heddle_controller.model.demand import resolve
 from heddle_controller.model.errors import refuse
+from heddle_controller.model.files.content import write_content
 from heddle_controller.model.files.fabric_file import load_fabric_file
 from heddle_controller.model.files.flows_file import load_demands
 from heddle_emulator.campaign.campaign import DRAWS, Campaign, changed, load_campaign
@@ -124,10 +125,10 @@ def campaign(
         summary = summed_up([*journal.results.values()], told.trial_count)
     replays = write_replays(out, told, summary)
     record = summary.record() | {"name": told.name, "seed": told.drawing.seed}
-    (out / SUMMARY).write_text(f"{json.dumps(record, indent=1)}\n", encoding="utf-8")
+    write_content(out / SUMMARY, f"{json.dumps(record, indent=1)}\n".encode())
     links = [replay.relative_to(out).as_posix() for replay in replays]
     known = campaign_evidence(told, summary, [*journal.results.values()], links, _again(out))
-    (out / _PAGE).write_text(campaign_page(known), encoding="utf-8")
+    write_content(out / _PAGE, campaign_page(known).encode())
     if as_json:
         echo(json.dumps(record))
     else:
@@ -214,7 +215,7 @@ def _show(told: Campaign, summary: Summary, out: Path, replays: list[Path]) -> N
         measure = TRIAL_MEASURES[name]
         parts = (spread.least, spread.median, spread.p90, spread.p99, spread.most)
         rows.add_row(measure.title, *(measure.show(value) for value in parts))
-    console.print(rows)
+    console.print_table(rows)
     console.print("\nworst trials")
     for result in summary.worst:
         console.print(f"  {result.number:>5}  {result.words}: {outcome(result)}", soft_wrap=True)

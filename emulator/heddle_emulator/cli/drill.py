@@ -6,7 +6,6 @@ import signal
 from pathlib import Path
 
 import click
-from rich.console import Console
 from rich.table import Table
 
 from heddle_emulator.cli.output import CleanConsole, interrupted
@@ -60,6 +59,8 @@ def drill(
         fit(scenario, where)
     if any(where == NETNS for _, where in loaded):
         tools.check_needs()
+    if report is not None:
+        write(report, [])  # refuse now rather than when the drills have run
     signal.signal(signal.SIGTERM, interrupted)
     screen, runner = _screen(), DrillRunner({FLUID: FluidWorld(), NETNS: LabWorld()})
     try:
@@ -75,7 +76,7 @@ def drill(
     return 0 if held == len(verdicts) else _FAILED
 
 
-def _screen() -> Console:
+def _screen() -> CleanConsole:
     """Return a console as wide as the terminal; wide enough for all columns in files."""
     screen = CleanConsole()
     return screen if screen.is_terminal else CleanConsole(width=FILE_COLUMNS)
@@ -88,7 +89,7 @@ def _played(runner: DrillRunner, scenario: Scenario, where: str, runs: int) -> V
         return runner.play(scenario, where, runs, say)
 
 
-def _show(screen: Console, verdict: Verdict) -> None:
+def _show(screen: CleanConsole, verdict: Verdict) -> None:
     word = "[bold green]held[/]" if verdict.held else "[bold red]failed[/]"
     about = verdict.scenario
     screen.print(f"{word} {about.name} in {verdict.world}, {verdict.seconds:.1f} s: {about.proves}")
@@ -100,7 +101,7 @@ def _show(screen: Console, verdict: Verdict) -> None:
     for row in measure_table(verdict):
         if verdict.world == NETNS or (row[1] in _SHOWN and " " not in row[0]):
             rows.add_row(*row)
-    screen.print(rows)
+    screen.print_table(rows)
     for finding in verdict.findings:
         style = "green" if finding.held else "bold red"
         screen.print(f"  {'held' if finding.held else 'FAILED'}  {finding}", style=style)

@@ -25,6 +25,7 @@ from xml.etree.ElementTree import Element, SubElement, indent, tostring
 from pydantic import TypeAdapter, ValidationError
 
 from heddle_controller.model.errors import refuse
+from heddle_controller.model.files.content import write_content
 from heddle_emulator.report import words
 from heddle_emulator.report.evidence import Chart, Convergence, Evidence, HeatMap, Moment, Story
 from heddle_emulator.report.page import VerdictBox, environment, page, verdict
@@ -191,8 +192,14 @@ def write(folder: Path, evidences: Sequence[Evidence]) -> None:
 
     A folder holds the newest report of each drill. Older reports of other drills stay, and index
     and junit.xml cover all. So a library of drills may be played by several commands.
+
+    Raises:
+        InputError: The folder cannot be made, or a file cannot be written.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise refuse(str(folder), "", f"cannot be made: {error.strerror}") from error
     names = file_names(evidences)
     for name, evidence in zip(names, evidences, strict=True):
         _put(folder / f"{name}.json", to_json(evidence) + "\n")
@@ -205,7 +212,7 @@ def render(path: Path) -> list[Path]:
     """Make the pages of one report's JSON, or of all in a folder, again; return their paths.
 
     Raises:
-        InputError: A file is not a report, or a folder contains none.
+        InputError: A file is not a report, a folder contains none, or a page cannot be written.
     """
     if path.is_file():
         page_path = path.with_suffix(".html")
@@ -284,6 +291,4 @@ def _put_whole(folder: Path, found: Sequence[Read]) -> None:
 
 
 def _put(path: Path, text: str) -> None:
-    beside = path.with_name(f".{path.name}.new")
-    beside.write_text(text, encoding="utf-8")
-    beside.replace(path)
+    write_content(path, text.encode())

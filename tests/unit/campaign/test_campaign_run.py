@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import resource
 import sys
 from functools import partial
 from pathlib import Path
@@ -46,6 +47,18 @@ def test_a_folder_that_no_journal_can_be_in_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=told) as refused:
         Journal(tmp_path, other, resume=True)
     assert str(refused.value).count("give another") == 1
+
+
+def test_a_disk_that_fills_up_is_told_with_the_file(tmp_path: Path) -> None:
+    """A result that cannot be written ends the campaign, which names the file and the reason."""
+    with Journal(tmp_path, small(), resume=False) as journal:
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (journal.path.stat().st_size + 1, before[1]))
+        try:
+            with pytest.raises(InputError, match=f"{NAME}: cannot be written: File too large$"):
+                run_campaign(small(), Player(), journal, nobody)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_a_torn_last_line_is_played_again(tmp_path: Path) -> None:

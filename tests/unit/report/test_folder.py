@@ -47,6 +47,25 @@ def test_a_folder_holds_the_newest_of_each_drill(tmp_path: Path) -> None:
     assert [suite.get("failures") for suite in suites] == ["0", "0"]
 
 
+def test_a_folder_that_cannot_be_written_is_told_before_drills_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The error names the folder in one line, and no drill is played."""
+    (tmp_path / "taken").write_text("")
+    folder = tmp_path / "taken" / "report"
+    drill = Path(__file__).parents[2] / "drills" / "fluid" / "lost-8.yaml"
+    assert run_command_line(["drill", str(drill), "--report", str(folder)]) == 2
+    done = capsys.readouterr()
+    assert (done.out, done.err) == ("", f"error: {folder}: cannot be made: Not a directory\n")
+
+
+def test_a_page_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    """The error is about the file, and names it."""
+    (tmp_path / "index.html").mkdir()
+    with pytest.raises(InputError, match=r"index\.html: cannot be written"):
+        write(tmp_path, [held()])
+
+
 def test_pages_are_made_again_from_their_data(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import replace
 from itertools import pairwise
 
+import numpy as np
 import pytest
 from google.protobuf import text_format
 
@@ -11,12 +13,15 @@ from heddle_controller.model.errors import InputError
 from heddle_controller.model.fabric import Fabric, LinkKey, State
 from heddle_controller.model.flows import TrafficClass
 from heddle_controller.model.job import Algorithm, Collective, Group, Job, Operation, Parallelism
+from heddle_controller.model.plan import Paths
 from heddle_controller.serve.codec import common, names, times
 from heddle_controller.serve.codec import demand as demand_codec
 from heddle_controller.serve.codec import fabric as fabric_codec
 from heddle_controller.serve.codec import job as job_codec
+from heddle_controller.serve.codec.plan import Routes
 from heddle_emulator.topology import clos, hashing, random_regular, three_tier
-from tests.support.store_samples import demands, plain
+from tests.support.store_samples import clos as small_clos
+from tests.support.store_samples import demands, plain, plan_of
 
 
 def addressed(fabric: Fabric) -> Fabric:
@@ -208,3 +213,24 @@ def test_names_are_taken_apart_as_they_were_put_together() -> None:
     assert names.job_name.parse(names.job_name("f1", "j.1_-"), "x") == ["f1", "j.1_-"]
     assert names.demands_name.parse(names.demands_name("f1", "d"), "x") == ["f1", "d"]
     assert names.plan_name.fabric(names.plan_name("f1"), "x") == "f1"
+
+
+def test_a_route_takes_no_memory_of_other_flows() -> None:
+    """The work for one route depends on its paths, not on how many paths the plan has."""
+    plan, many = plan_of(small_clos()), 100_000
+    rows, none = np.arange(many), np.zeros(many, dtype=np.int64)
+    first = np.arange(many + 1) * len(plan.paths.arcs)
+    paths, backups = (
+        Paths(rows, none, none, first, np.tile(one.arcs, many))
+        for one in (plan.paths, plan.backups)
+    )
+    whole = replace(plan, flows=plan.flows.take(none), paths=paths, backups=backups, unrouted={})
+    routes = Routes(whole, none)
+    tracemalloc.start()
+    try:
+        route = routes.route(many // 2)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert [path.share for path in route.paths] == [1.0]
+    assert peak < many

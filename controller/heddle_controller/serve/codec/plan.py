@@ -106,12 +106,13 @@ class Routes:
             return common_pb2.Path()
         rows = [int(structure.tail[arcs[0]]), *structure.head[arcs].tolist()]
         qps = int(self._plan.flows.qps[paths.flow[path]])
+        first_qp, last_qp = int(paths.first_qp[path]), int(paths.last_qp[path])
         return common_pb2.Path(
             nodes=[structure.nodes.ids[row] for row in rows],
             keys=[str(structure.links.key[link]) for link in (arcs >> 1).tolist()],
-            first_qp=int(paths.first_qp[path]),
-            last_qp=int(paths.last_qp[path]),
-            share=int(paths.qp_count[path]) / qps,
+            first_qp=first_qp,
+            last_qp=last_qp,
+            share=(last_qp - first_qp + 1) / qps,
             ports=self._ports_of(paths, path),
         )
 

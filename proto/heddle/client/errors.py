@@ -177,7 +177,8 @@ def error_of(
 def _by_itself(code: grpc.StatusCode, text: str, address: str, cure: str) -> HeddleError:
     """Return the exception for an error that comes from gRPC and not from a controller."""
     if code in (_CODE.UNAVAILABLE, _CODE.CANCELLED):  # the other end went away
-        message = f"cannot reach the controller at {address} ({_why(text)})"
+        why = _why(text) if code is _CODE.UNAVAILABLE else "it ended the call"
+        message = f"cannot reach the controller at {address} ({why})"
         return Unreachable(message, code=code, address=address, cure=cure)
     if code is _CODE.DEADLINE_EXCEEDED:
         message = f"the controller at {address} did not answer in time"

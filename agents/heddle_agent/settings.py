@@ -186,15 +186,15 @@ class Settings(ProcessSettings):
     def _fits_together(self) -> Self:
         if self.link and self.interfaces is not None:
             raise ValueError("--link and --interfaces both name the links: give one of them")
-        if not self.link and self.interfaces is None:
-            raise ValueError(
-                "a switch in memory has no links but those it is told of: give --link NEIGHBOUR"
-                f" for each, or {ENV_PREFIX}LINK, or --interfaces alias to take the kernel's"
-            )
         if self.fib != "memory" and self.interfaces is None:
             raise ValueError(
                 f"--fib {self.fib} forwards by the kernel's interfaces: give --interfaces alias, or"
                 " a file, in place of --link"
+            )
+        if not self.link and self.interfaces is None:
+            raise ValueError(
+                "a switch in memory has no links but those it is told of: give --link NEIGHBOUR"
+                f" for each, or {ENV_PREFIX}LINK, or --interfaces alias to take the kernel's"
             )
         if self.peer_notices is None and (self.peer_keys or self.peer_addresses):
             raise ValueError("--peer-keys and --peer-addresses need --peer-notices: give it too")

@@ -197,7 +197,8 @@ def _metrics_server(telemetry: Telemetry, settings: Settings) -> MetricsServer:
         return MetricsServer(telemetry, settings.metrics_host, settings.metrics_port)
     except OSError as error:
         at = _address(settings.metrics_host, settings.metrics_port)
-        cure = "stop what listens there, or choose another with --metrics-port (0 takes a free one)"
+        cure = "stop what listens there, or choose another with --metrics-port (0 takes a free one,"
+        cure += " and one below 1024 needs root)"
         reason = f"cannot serve metrics on {at}: {error.strerror or error}; {cure}"
         raise refuse("settings", "metrics_port", reason) from None
 

@@ -256,7 +256,8 @@ async def test_a_port_in_use_is_named_with_the_cure(tmp_path: Path) -> None:
     gRPC servers could otherwise share a port unnoticed.
     """
     async with serving(tmp_path / "a") as s:
-        with pytest.raises(InputError, match=rf"127\.0\.0\.1:{s.api.port}.*in use.*--listen"):
+        told = rf"127\.0\.0\.1:{s.api.port}.*in use.*--listen.*below 1024 needs root"
+        with pytest.raises(InputError, match=told):
             async with serving(tmp_path / "b", ServerTerms("127.0.0.1", s.api.port)):
                 pass
     with pytest.raises(InputError, match=r"cannot listen on no\.such\.host\.invalid"):

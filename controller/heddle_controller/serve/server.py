@@ -335,7 +335,8 @@ def _bind(server: aio.Server, terms: ServerTerms) -> int:
 
 
 def _no_address(terms: ServerTerms, why: str) -> Exception:
-    cure = "stop what listens there, or choose another with --listen (port 0 takes a free one)"
+    cure = "stop what listens there, or choose another with --listen (port 0 takes a free one,"
+    cure += " and one below 1024 needs root)"
     return refuse(
         "settings", "listen", f"cannot listen on {terms.host}:{terms.port}: {why}; {cure}"
     )

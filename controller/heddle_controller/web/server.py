@@ -206,6 +206,7 @@ def _bound(terms: WebTerms) -> socket.socket:
         )[0]
         return socket.create_server(address[:2], family=kind, backlog=128)
     except OSError as error:
-        cure = "stop what listens there, or choose another with --web-port (0 takes a free one)"
+        cure = "stop what listens there, or choose another with --web-port (0 takes a free one,"
+        cure += " and one below 1024 needs root)"
         reason = f"cannot serve the page on {terms.host}:{terms.port}: {error.strerror or error}"
         raise refuse("settings", "web_port", f"{reason}; {cure}") from None

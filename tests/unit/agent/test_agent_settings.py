@@ -55,6 +55,7 @@ def test_missing_settings_are_named_with_both_ways_to_give_them() -> None:
         ({"fabric": "f1"}, '--fabric (HEDDLE_AGENT_FABRIC): write it as "fabrics/f1"'),
         ({"fabric": "fabrics/a/b"}, "--fabric"),
         ({"link": ()}, "give --link NEIGHBOUR for each"),
+        ({"link": (), "fib": "linux"}, "--fib linux forwards by the kernel's interfaces"),
         ({"table_size": -1}, "--table-size (HEDDLE_AGENT_TABLE_SIZE): Input should be greater"),
         ({"metrics_port": 65536}, "--metrics-port"),
         ({"fib": "asic"}, "--fib (HEDDLE_AGENT_FIB): Input should be 'memory', 'linux' or 'sonic'"),

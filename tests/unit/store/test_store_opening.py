@@ -108,6 +108,14 @@ async def test_no_folder(tmp_path: Path) -> None:
         await open_embedded(tmp_path / "none" / "store.db")
 
 
+async def test_a_path_that_cannot_be_looked_at_is_refused(tmp_path: Path) -> None:
+    """The error says why, such as a folder that this user may not search, or a name too long."""
+    with pytest.raises(
+        Unusable, match=r"cannot be created \(File name too long\); give a path in a"
+    ):
+        await open_embedded(tmp_path / ("x" * 300) / "store.db")
+
+
 async def test_a_path_without_its_first_slash_is_told_as_relative(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -52,7 +52,11 @@ class StoreFile:
         self.path = Path(os.path.realpath(path))
         """The path without symbolic links. SQLite puts its log in the same folder."""
         self._log = self.path.with_name(f"{self.path.name}-wal")
-        if not self.path.exists():
+        try:
+            there = self.path.exists()
+        except OSError as error:  # a folder on the way may not be searched
+            raise self._no_place(error) from None
+        if not there:
             self._begin(make)
         self._file = self._open(self.path)
         self._log_file: int | None = None

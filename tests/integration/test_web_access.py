@@ -351,6 +351,8 @@ def test_settings_that_cannot_be_are_refused_with_the_cure(tmp_path: Path) -> No
     (tmp_path / "file.html").write_text("")
     with pytest.raises(Exception, match="is no folder: name the folder that"):
         asyncio.run(starts(replace(OPEN, reports=tmp_path / "file.html")))
+    with pytest.raises(Exception, match="cannot be read: File name too long; let the"):
+        asyncio.run(starts(replace(OPEN, reports=tmp_path / ("x" * 300))))
     with pytest.raises(Exception, match="give --tls-cert and --tls-key"):
         asyncio.run(starts(replace(OPEN, host="0.0.0.0")))
     with (

@@ -77,9 +77,9 @@ def _time(grant: Grant) -> str:
 
 def _add(path: Path, grant: Grant) -> None:
     """Append to the file in one write; only its owner may read or write a new file."""
-    if path.exists() and grant.name in read_grants(path):
-        raise Failure(f"{path} has a token {grant.name!r}: take its line out first")
     try:
+        if path.exists() and grant.name in read_grants(path):
+            raise Failure(f"{path} has a token {grant.name!r}: take its line out first")
         ends = not path.exists() or not path.stat().st_size or path.read_bytes().endswith(b"\n")
         file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         with os.fdopen(file, "w") as lines:

@@ -69,14 +69,13 @@ class WebServer:
 
         Raises:
             InputError: the address cannot be used, plain text would leave this host, a TLS file
-                cannot be used, or the reports' folder is a file.
+                cannot be used, or the reports' folder is a file or cannot be read.
         """
         if terms.tls is None and not terms.insecure and not is_loopback(terms.host):
             cure = "give --tls-cert and --tls-key, or say --insecure to serve plain text to others"
             raise refuse("settings", "web_host", f"{terms.host} is reachable by others: {cure}")
-        if terms.reports is not None and terms.reports.exists() and not terms.reports.is_dir():
-            cure = "name the folder that heddle-emulator drill --report writes"
-            raise refuse("settings", "web_reports", f"{terms.reports} is no folder: {cure}")
+        if terms.reports is not None:
+            _check_reports(terms.reports)
         access = Access(terms.admission, Budget(terms.allowance))
         self._tls = terms.tls
         if terms.tls is not None:
@@ -197,6 +196,20 @@ def _one_context(tls: Tls) -> ssl.SSLContext:
     if tls.client_ca is not None:
         context.verify_mode = ssl.CERT_OPTIONAL
     return context
+
+
+def _check_reports(folder: Path) -> None:
+    """Raise ``InputError`` if the folder of reports cannot be read; it may not be there yet."""
+    try:
+        next(folder.iterdir(), None)
+    except FileNotFoundError:
+        pass
+    except NotADirectoryError:
+        cure = "name the folder that heddle-emulator drill --report writes"
+        raise refuse("settings", "web_reports", f"{folder} is no folder: {cure}") from None
+    except OSError as error:
+        reason = f"{folder} cannot be read: {error.strerror}; let the controller's user read it"
+        raise refuse("settings", "web_reports", reason) from None
 
 
 def _bound(terms: WebTerms) -> socket.socket:

@@ -110,6 +110,13 @@ def test_a_pem_file_that_cannot_be_read_is_named() -> None:
     assert (done.code, "/nowhere/ca.pem" in done.err) == (2, True)
 
 
+def test_a_file_of_tokens_that_cannot_be_looked_at_is_named(tmp_path: Path) -> None:
+    """The error is one line, and the exit status is 2."""
+    file = tmp_path / ("x" * 300)
+    done = heddle("token", "new", "ci", "--role", "reader", "--file", str(file))
+    assert (done.code, done.err) == (2, f"error: {file}: File name too long\n")
+
+
 def test_a_full_output_is_told_in_one_line() -> None:
     """The command fails with status 1 and no traceback."""
     heddle = Path(sys.executable).parent / "heddle"

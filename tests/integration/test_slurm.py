@@ -519,6 +519,19 @@ def test_nodes_outside_the_fabric_are_left_out(world: World) -> None:
     assert "n[0,2,4]" in told.stderr
 
 
+@pytest.mark.parametrize("words", [("/nonexistent",), ()])
+def test_a_note_tells_that_there_is_no_script_to_read(world: World, words: tuple[str, ...]) -> None:
+    """Without a file that it can read, Heddle does not say where the script comes from."""
+    told = world.slurm.type(
+        *(str(HEDDLE), "--server", world.address, "slurm", "sbatch", "--test-only"),
+        *("-N2", "--comment", SHAPE, *words),
+    )
+    assert told.stderr.startswith(
+        "note: Slurm chooses the nodes: none of its words is a script that can be read: give a "
+        "file that begins with '#!'\n"
+    )
+
+
 def test_sbatch_works_where_no_controller_answers(world: World) -> None:
     """Without a controller the job is submitted all the same, and Slurm chooses its nodes."""
     job, nodes, note = chosen_sbatch(world, "127.0.0.1:1", "true\n", "-N2", "--comment", SHAPE)

@@ -222,7 +222,9 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
     except argparse.ArgumentError as error:
         raise Failure(str(error)) from None
     if at is None and found.wrap is None:
-        raise Failure("its script comes on standard input: give a file, whose options can be read")
+        raise Failure(
+            "none of its words is a script that can be read: give a file that begins with '#!'"
+        )
     return found
 
 

@@ -587,6 +587,7 @@ PROLOG = {
         ("'x9' is not in the fabric; name one of", {}, {"SLURM_JOB_NODELIST": "n[0-1],x9"}),
         ("is in use by job 'taken'", {}, {"SLURM_JOB_NODELIST": "n[1-2]"}),
         ("tp", {}, {"SLURM_JOB_COMMENT": "heddle: gpus=1 tp=3"}),
+        ("tp", {}, {"SLURM_JOB_COMMENT": "Heddle: gpus=1 tp=3"}),
         (
             f"'/nowhere': No such file or directory on {socket.gethostname()}",
             {},

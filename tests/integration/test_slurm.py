@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
+import shutil
 import socket
 from collections.abc import Iterator
 from typing import Any
@@ -322,6 +324,57 @@ def test_a_job_that_ended_without_an_epilog_makes_way(world: World) -> None:
     assert seen(world, job)["state"] == "JOB_STATE_PROGRAMMED", world.log()
     gone(world, job)
     assert not world.jobs()
+
+
+def test_a_job_whose_epilog_runs_now_makes_way(world: World) -> None:
+    """Slurm gives nodes to the next job before the epilog has deleted the job that had them."""
+    ending = name(4_000_001)
+    owed = world.spool / "owed" / ending
+    owed.parent.mkdir(exist_ok=True)
+    with owed.open("w") as note, world.client() as client:
+        fcntl.flock(note, fcntl.LOCK_EX)  # as an epilog does
+        client.submit_job(ending, JobSpec(hosts=NODES, gpus_per_host=1))
+        job = submitted(world, look(world), "-N8", "-n8", "--comment", SHAPE)
+        found = seen(world, job)["state"]
+        owed.unlink()
+    assert found == "JOB_STATE_PROGRAMMED", world.log()
+    gone(world, job)
+    assert not world.jobs()
+
+
+@pytest.mark.parametrize("slow", ["heddle", "scontrol"])
+def test_a_job_that_is_cancelled_while_its_prolog_runs_leaves_nothing(
+    world: World, slow: str
+) -> None:
+    """The epilog runs beside the prolog: the job is not at Heddle, and has no folder.
+
+    ``slow`` is what the prolog waits for: Heddle's own command, which then starts after the
+    epilog, or Slurm's command that it calls before it submits the job.
+    """
+    folder = world.slurm.folder / f"slow-{slow}"
+    folder.mkdir()
+    real = HEDDLE if slow == "heddle" else shutil.which(slow)
+    program = folder / slow
+    program.write_text(
+        f'#!/bin/sh\n[ "$2" = epilog ] || {{ touch {folder}/begun\n'
+        f'until [ -e {folder}/go ]; do sleep 0.05; done; }}\nexec {real} "$@"\n'
+    )
+    program.chmod(0o755)
+    heddle = program if slow == "heddle" else HEDDLE
+    begun = world.log()
+    world.set(HEDDLE=str(heddle), PATH=f"{folder}:{os.environ['PATH']}")
+    try:
+        job = submitted(world, "true\n", "-N2", "--comment", SHAPE)
+        wait_until((folder / "begun").exists, "the prolog to begin")
+        world.slurm.must("scancel", str(job))
+        wait_until(lambda: f"{name(job)} is ended" in world.log(), "the epilog to end")
+        (folder / "go").touch()
+        wait_until(lambda: f"job {job}: it has ended" in world.log(), "the prolog to end")
+    finally:
+        (folder / "go").touch()
+        world.set()
+    assert not world.jobs(), world.log().removeprefix(begun)
+    assert not (world.spool / name(job)).exists()
 
 
 def test_tasks_of_an_array_and_components_are_jobs_of_their_own(world: World) -> None:

@@ -62,6 +62,7 @@ def test_a_controller_that_does_not_answer_is_not_waited_for() -> None:
 def test_a_prolog_whose_controller_is_silent_names_no_option(tmp_path: Path) -> None:
     """It succeeds and tells the reason. Its time limits are settings of Slurm's administrator."""
     job = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n0", "SLURM_JOB_COMMENT": "heddle: gpus=1"}
+    (tmp_path / "slurm-7").mkdir()  # as the script that calls it does
     with socket.socket() as mute:
         mute.bind(("127.0.0.1", 0))
         mute.listen()

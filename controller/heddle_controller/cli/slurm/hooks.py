@@ -208,7 +208,10 @@ def prolog(client: Terms, directory: Path, patience: Patience) -> None:
         return
     mine = allocation(os.environ)
     jobs = JobsFolder(directory)
-    folder = jobs.begin(mine.name, mine.restart)
+    try:
+        folder = jobs.begin(mine.name, mine.restart)
+    except FileNotFoundError:
+        raise Failure("it has ended, or the script prolog did not make its folder") from None
     try:
         where = os.environ.get("SLURM_JOB_WORK_DIR", "/")
         user = int(os.environ.get("SLURM_JOB_UID", "-1"))
@@ -224,14 +227,22 @@ def prolog(client: Terms, directory: Path, patience: Patience) -> None:
             job = _submitted(reached, patience, mine, shape)
         _waited_for(reached, patience, folder, job)
     except Exception as error:
-        write_said(folder, said(client, error))
+        with suppress(FileNotFoundError):  # it has ended
+            write_said(folder, said(client, error))
         raise
     took = time.monotonic() - patience.begun
     note(f"{mine.name} is programmed, {took:.3f} s after the prolog began")
 
 
 def _waited_for(client: Terms, patience: Patience, folder: Path, job: pb.Job) -> None:
-    """Wait until a job is programmed, and write the files that its ranks need."""
+    """Wait until a job is programmed, and write the files that its ranks need.
+
+    Raises Failure if the epilog has removed the folder: it was too early to delete the job.
+    """
+    if not folder.exists():
+        with suppress(NotFound):
+            client.api.delete_job(last_part(job.name))
+        raise Failure("it has ended while its prolog ran")
     write_hosts(folder, job.spec.hosts)
     try:
         client.api.wait_until(PROGRAMMED, [job], patience.left, degraded_ok=False)

@@ -16,7 +16,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -234,19 +234,28 @@ class JobsFolder:
         self._owed = path / OWED
 
     def knows(self, job: str) -> bool:
-        """Whether a job was submitted, or may have been."""
-        return (self._path / job).is_dir()
+        """Whether a job was submitted, or may have been, and no command has ended it."""
+        return (self._path / job).is_dir() or (self._owed / job).exists()
 
     def begin(self, job: str, restart: int) -> Path:
-        """Return an empty folder for a start of a job, and remove those of earlier starts."""
-        self.forget(job)
-        path = self._path / job / str(restart)
-        path.mkdir(mode=0o755, parents=True)
+        """Return an empty folder for a start of a job, and remove those of earlier starts.
+
+        Raises:
+            FileNotFoundError: The job has no folder: it has ended.
+        """
+        of_job = self._path / job
+        for earlier in [*of_job.iterdir()]:
+            shutil.rmtree(earlier, ignore_errors=True)
+        path = of_job / str(restart)
+        path.mkdir(mode=0o755)
         return path
 
     def forget(self, job: str) -> None:
-        """Remove all files of a job."""
-        shutil.rmtree(self._path / job, ignore_errors=True)
+        """Remove all files of a job, at once for a prolog that still writes some."""
+        gone = self._path / f".{job}.gone"
+        with suppress(FileNotFoundError):
+            (self._path / job).rename(gone)
+        shutil.rmtree(gone, ignore_errors=True)
 
     def owe(self, job: str) -> None:
         """Note that a job has ended, until a command reaches a controller and ends it there."""

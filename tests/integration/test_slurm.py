@@ -672,3 +672,30 @@ def test_what_cannot_be_planned_changes_nothing(
         world.set()
         with world.client() as client:
             client.delete_job("taken")
+
+
+@pytest.mark.parametrize("broken", ["folder", "log"])
+def test_the_system_log_tells_that_the_folder_cannot_be_written(world: World, broken: str) -> None:
+    """Heddle's own log is in the folder, so the administrator finds the reason in the system log.
+
+    The test's ``logger`` writes to a file, because there may be no system log here.
+    """
+    place = world.slurm.folder / f"broken-{broken}"
+    place.mkdir()
+    spool = place / "spool"
+    if broken == "folder":
+        spool.touch()
+    else:
+        (spool / "log").mkdir(parents=True)
+    told = place / "told"
+    (place / "logger").write_text(f'#!/bin/sh\necho "$@" >>{told}\n')
+    (place / "logger").chmod(0o755)
+    try:
+        world.set(HEDDLE_SLURM_DIRECTORY=str(spool), PATH=f"{place}:{os.environ['PATH']}")
+        world.slurm.must(world.slurm.folder / "prolog", **PROLOG)
+    finally:
+        world.set()
+    text = told.read_text()
+    assert text.startswith("-t heddle job 900 is not planned: "), text
+    assert str(spool) in text
+    assert not world.jobs()

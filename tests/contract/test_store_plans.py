@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -342,3 +344,24 @@ async def test_survives_reopening(world: StoreWorld) -> None:
         await commit(again, 1, 2)
     await commit(again, epoch, 2)
     await again.close()
+
+
+async def test_a_plan_that_nobody_waits_for_any_more_ends_in_silence(
+    led: Store, world: StoreWorld
+) -> None:
+    """A store that closes while it reads a plan for a caller who is gone complains to nobody."""
+    await commit(led, 1, 1)
+    await led.close()
+    told: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+    for steps in range(12):
+        store = await world.open()
+        reading = asyncio.create_task(store.committed("f1"))
+        for _ in range(steps):  # cancelled at another point each time
+            await asyncio.sleep(0)
+        reading.cancel()
+        await asyncio.wait([reading])
+        await store.close()
+    await asyncio.sleep(0)
+    gc.collect()
+    assert not told

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 from heddle_controller.model.demand import Demands
@@ -71,8 +72,13 @@ class LargeValues:
         reading: asyncio.Task[_Value] | None = self._reading.get(key)
         if reading is None:
             reading = self._reading[key] = asyncio.create_task(read())
-            reading.add_done_callback(lambda _: self._reading.pop(key))
+            reading.add_done_callback(partial(self._has_read, key))
         return await asyncio.shield(reading)
+
+    def _has_read(self, key: tuple[object, ...], reading: asyncio.Task[Any]) -> None:
+        del self._reading[key]
+        if not reading.cancelled():
+            reading.exception()  # retrieved here, because all callers may be gone
 
     async def _read_structure(self, digest: str, blob: str) -> Structure | None:
         body = await self._applier.blob(blob)

@@ -8,7 +8,10 @@ import os
 import re
 import shutil
 import socket
+import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +20,7 @@ import yaml
 from heddle.v1.placement_pb2 import JobSpec
 from heddle_controller.model.files.fabric_file import save_fabric_file
 from heddle_controller.model.host_lists import fold
+from heddle_emulator.fleet.controller import Controller
 from tests.support.slurm import CLUSTER, patiently
 from tests.support.slurm_world import (
     EVEN,
@@ -342,39 +346,69 @@ def test_a_job_whose_epilog_runs_now_makes_way(world: World) -> None:
     assert not world.jobs()
 
 
+@contextmanager
+def held_up(world: World, slow: str, **settings: str) -> Iterator[tuple[Path, Path]]:
+    """Have prologs wait for a program that they call: ``heddle`` itself, or ``scontrol``.
+
+    Yields the file that appears when a prolog waits, and the file whose creation lets it go on.
+    """
+    with tempfile.TemporaryDirectory(dir=world.slurm.folder) as place:
+        folder = Path(place)
+        begun, go, program = (folder / name for name in ("begun", "go", slow))
+        real = HEDDLE if slow == "heddle" else shutil.which(slow)
+        program.write_text(
+            f'#!/bin/sh\n[ "$2" = epilog ] || {{ touch {begun}\n'
+            f'until [ -e {go} ]; do sleep 0.05; done; }}\nexec {real} "$@"\n'
+        )
+        program.chmod(0o755)
+        heddle = program if slow == "heddle" else HEDDLE
+        world.set(HEDDLE=str(heddle), PATH=f"{folder}:{os.environ['PATH']}", **settings)
+        try:
+            yield begun, go
+        finally:
+            go.touch()
+            world.set()
+
+
 @pytest.mark.parametrize("slow", ["heddle", "scontrol"])
 def test_a_job_that_is_cancelled_while_its_prolog_runs_leaves_nothing(
     world: World, slow: str
 ) -> None:
     """The epilog runs beside the prolog: the job is not at Heddle, and has no folder.
 
-    ``slow`` is what the prolog waits for: Heddle's own command, which then starts after the
-    epilog, or Slurm's command that it calls before it submits the job.
+    It comes before Heddle's command starts, or before that command submits the job.
     """
-    folder = world.slurm.folder / f"slow-{slow}"
-    folder.mkdir()
-    real = HEDDLE if slow == "heddle" else shutil.which(slow)
-    program = folder / slow
-    program.write_text(
-        f'#!/bin/sh\n[ "$2" = epilog ] || {{ touch {folder}/begun\n'
-        f'until [ -e {folder}/go ]; do sleep 0.05; done; }}\nexec {real} "$@"\n'
-    )
-    program.chmod(0o755)
-    heddle = program if slow == "heddle" else HEDDLE
-    begun = world.log()
-    world.set(HEDDLE=str(heddle), PATH=f"{folder}:{os.environ['PATH']}")
-    try:
+    with held_up(world, slow) as (begun, go):
         job = submitted(world, "true\n", "-N2", "--comment", SHAPE)
-        wait_until((folder / "begun").exists, "the prolog to begin")
+        wait_until(begun.exists, "the prolog to begin")
         world.slurm.must("scancel", str(job))
         wait_until(lambda: f"{name(job)} is ended" in world.log(), "the epilog to end")
-        (folder / "go").touch()
+        go.touch()
         wait_until(lambda: f"job {job}: it has ended" in world.log(), "the prolog to end")
-    finally:
-        (folder / "go").touch()
-        world.set()
-    assert not world.jobs(), world.log().removeprefix(begun)
+    assert not world.jobs(), world.log()
     assert not (world.spool / name(job)).exists()
+
+
+def test_a_prolog_turns_to_the_next_controller_if_its_own_dies(
+    world: World, tmp_path: Path
+) -> None:
+    """The controller that answered first is killed: the job is planned by the one named next."""
+    first = Controller(tmp_path)
+    world.background.run(first.__aenter__())
+    try:
+        save_fabric_file(even_and_odd(), tmp_path / "fabric.json")
+        to_first = ("--server", first.api)
+        world.heddle("fabric", "import", tmp_path / "fabric.json", "--fabric", "f1", *to_first)
+        servers = f"{first.api},{world.address}"
+        with held_up(world, "scontrol", HEDDLE_SERVER=servers) as (begun, go):
+            job = submitted(world, look(world), "-N2", "--comment", SHAPE)
+            wait_until(begun.exists, "the first controller to have answered")
+            world.background.run(first.kill())
+            go.touch()
+            found = seen(world, job)
+    finally:
+        world.background.run(first.__aexit__())
+    assert found["state"] == "JOB_STATE_PROGRAMMED", world.log()
 
 
 def test_tasks_of_an_array_and_components_are_jobs_of_their_own(world: World) -> None:

@@ -156,6 +156,8 @@ def said(client: Terms, error: Exception) -> str:
 def answering(client: Terms, patience: Patience) -> Terms:
     """Return a client of the first controller that answers, within the time that is left.
 
+    If that controller goes away, the client calls those that are named after it.
+
     Raises:
         HeddleError: No controller answers, or it has several fabrics and none was named.
         Failure: It has no such fabric.
@@ -172,7 +174,8 @@ def answering(client: Terms, patience: Patience) -> Terms:
         named = last_part(found.named_fabric or found.fabric)
         if named not in known:
             raise Failure(f"the controller at {address} has no fabric {named!r}")
-        return replace(found, timeout=patience.left, named_fabric=named)
+        rest = ",".join(addresses[number - 1 :])
+        return replace(found, server=rest, timeout=patience.left, named_fabric=named)
     raise AssertionError("an empty text has one part")
 
 

@@ -128,7 +128,7 @@ async def test_a_job_grows_and_shrinks(tmp_path: Path) -> None:
         await client.reserve_placement("r", FREE[:2], 600)
         said = await world.refuses("job", "resize", "j", "--add", FREE[0])
         assert f"host '{FREE[0]}': is reserved by 'r'" in said
-        more = ("--add", FREE[0], "--add", FREE[1], "--remove", OWN[0])
+        more = ("--add", ",".join(FREE[:2]), "--remove", OWN[0])
         await world.does("job", "resize", "j", *more, "--reservation", "r")
         await client.wait_until(PROGRAMMED, ["j"], PATIENCE)
         assert await world.ends() == {*OWN[1:], *FREE[:2]}

@@ -106,8 +106,9 @@ def replace(client: Terms, name: str, hosts: tuple[str, ...], reservation: str) 
     wanted: dict[str, str] = {}
     for pair in hosts:
         old, equals, new = pair.partition("=")
-        gone, come = expanded((old,)), expanded((new,))
-        if not (old and equals and new) or len(gone) != len(come):
+        sides = (old, new) if old and equals and new else ()
+        gone, come = expanded(sides[:1]), expanded(sides[1:])
+        if not sides or len(gone) != len(come):
             raise Failure(f"{pair!r}: write OLD=NEW, with as many hosts on either side")
         if twice := [host for host in gone if host in wanted]:
             raise Failure(f"{pair!r}: {twice[0]!r} is replaced twice: name each host once")
@@ -117,7 +118,12 @@ def replace(client: Terms, name: str, hosts: tuple[str, ...], reservation: str) 
 
 @click.command("resize")
 @click.argument("name")
-@click.option("--add", multiple=True, metavar="HOSTS", help="Hosts to add; may be repeated.")
+@click.option(
+    "--add",
+    multiple=True,
+    metavar="HOSTS",
+    help="Hosts to add, such as n4,n[006-008]; may be repeated.",
+)
 @click.option("--remove", multiple=True, metavar="HOSTS", help="Hosts to remove; may be repeated.")
 @click.option(
     "--gpus",

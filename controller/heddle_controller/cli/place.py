@@ -20,7 +20,7 @@ from heddle_controller.cli.options import (
 )
 from heddle_controller.cli.output import echo, echo_json, echo_table
 from heddle_controller.cli.watching import of_jobs, watchable
-from heddle_controller.model.host_lists import expand
+from heddle_controller.model.host_lists import expand_list
 from heddle_controller.model.job import Job
 from heddle_controller.serve.codec import job as codec
 from heddle_controller.serve.codec import times
@@ -51,7 +51,7 @@ def one_job(file: Path, only: str | None) -> tuple[Job, pb.JobSpec]:
     "--among",
     multiple=True,
     metavar="HOSTS",
-    help="Choose among these hosts, such as n[001-128]; may be repeated. Default: all hosts.",
+    help="Choose among these hosts, such as n[001-128],n200; may be repeated. Default: all hosts.",
 )
 @click.option(
     "--exclude", multiple=True, metavar="HOSTS", help="Do not use these hosts; may be repeated."
@@ -148,10 +148,10 @@ def host_texts(hosts: Sequence[str], gpus: Sequence[pb.HostGpus]) -> list[str]:
     return [f"{host} GPUs {gpu_ranges(part.gpus)}" for host, part in zip(hosts, parts, strict=True)]
 
 
-def expanded(patterns: Sequence[str]) -> list[str]:
-    """Return the hosts that short forms such as ``n[001-016]`` stand for."""
+def expanded(texts: Sequence[str]) -> list[str]:
+    """Return the hosts in host lists such as ``n[001-016],n020``."""
     try:
-        return [host for pattern in patterns for host in expand(pattern)]
+        return [host for text in texts for host in expand_list(text)]
     except ValueError as error:
         raise Failure(str(error)) from error
 

@@ -11,6 +11,7 @@ import sys
 from contextlib import suppress
 from errno import EDQUOT, ENOSPC
 from importlib import import_module
+from io import TextIOWrapper
 from pathlib import Path
 
 import click
@@ -66,6 +67,9 @@ plain_numbers(cli, click.ClickException)
 
 def main() -> None:
     """Run the command line and exit; the entry point of the program."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")  # not every terminal can show "…"
     sys.exit(run_command_line(sys.argv[1:]))
 
 

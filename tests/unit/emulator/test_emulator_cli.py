@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -185,6 +186,16 @@ def test_a_full_output_is_told_in_one_line_of_the_emulator() -> None:
         )
     assert done.returncode == 1
     assert done.stderr == b"error: the output cannot be written: No space left on device\n"
+
+
+def test_a_terminal_that_lacks_a_character_gets_another() -> None:
+    """A help text with an ellipsis is printed in Latin-1, which has none."""
+    program = Path(sys.executable).parent / "heddle-emulator"
+    env = {**os.environ, "PYTHONIOENCODING": "latin-1"}
+    done = subprocess.run(
+        [program, "iterate", "--help"], capture_output=True, encoding="latin-1", env=env, check=True
+    )
+    assert "[[?], ?]" in done.stdout
 
 
 def test_no_command_loads_a_library_of_graphs() -> None:

@@ -1,12 +1,17 @@
-"""Text from outside: parse it as numbers, and print it safely on a terminal; counts in words.
+"""Text from outside: parse it as numbers, and print it safely; counts in words.
 
 Every program of Heddle uses this distribution, so these rules are defined here once.
 """
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from errno import EDQUOT, ENOSPC
+from pathlib import Path
 from typing import Any
 
 _INTEGER = re.compile(r"[+-]?[0-9]+")
@@ -122,6 +127,19 @@ class _PlainNumber:
             except ValueError as error:
                 raise type(self).refuse(f"{max(param.opts, key=len)}: {error}") from None
         return taken
+
+
+def give_up_output(error: OSError) -> str:
+    """Return what to say of a full standard output, and drop what is left to print.
+
+    Raises:
+        OSError: ``error`` itself, if it says something else.
+    """
+    if error.errno not in {ENOSPC, EDQUOT}:
+        raise error
+    with suppress(OSError), Path(os.devnull).open("wb") as nowhere:
+        os.dup2(nowhere.fileno(), sys.stdout.fileno())  # what is left is not tried again
+    return f"the output cannot be written: {error.strerror}"
 
 
 def plain_numbers(

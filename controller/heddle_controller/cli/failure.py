@@ -13,13 +13,8 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from errno import EDQUOT, ENOSPC
 from importlib import import_module
-from pathlib import Path
 from typing import IO, Any
 
 import click
@@ -27,7 +22,7 @@ import grpc
 from click.exceptions import Exit
 
 from heddle.client import HeddleError, TimedOut, Unreachable
-from heddle.text import clean, plain_numbers
+from heddle.text import clean, give_up_output, plain_numbers
 from heddle_controller.model.errors import InputError
 
 FAULT = 1
@@ -79,11 +74,7 @@ class CommandGroup(click.Group):
         except KeyboardInterrupt:
             raise Exit(_INTERRUPTED) from None
         except OSError as error:
-            if error.errno not in {ENOSPC, EDQUOT}:
-                raise
-            with suppress(OSError), Path(os.devnull).open("wb") as nowhere:
-                os.dup2(nowhere.fileno(), sys.stdout.fileno())  # what is left is not tried again
-            raise Failure(f"the output cannot be written: {error.strerror}", FAULT) from None
+            raise Failure(give_up_output(error), FAULT) from None
 
 
 def failure_of(error: HeddleError, cure: str) -> Failure:

@@ -97,9 +97,8 @@ class Score:
         each group the expected time counts first, then the present time, slowest flow and worst
         link.
         """
-        sure = self.settled_seconds < default.settled_seconds * (
-            1 - ALIKE
-        ) or self.seconds <= self.settled_seconds * (1 + REACHED)
+        less = self.settled_seconds < default.settled_seconds * (1 - ALIKE)
+        sure = less or self.seconds <= self.settled_seconds * (1 + REACHED)
         return (
             0 if sure else 1 if self == default else 2,
             float(f"{self.settled_seconds:.6g}"),

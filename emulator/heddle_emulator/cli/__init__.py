@@ -6,17 +6,13 @@ run or a full output, 130 for Ctrl-C. Everything else that fails is a bug, and m
 
 from __future__ import annotations
 
-import os
 import sys
-from contextlib import suppress
-from errno import EDQUOT, ENOSPC
 from importlib import import_module
 from io import TextIOWrapper
-from pathlib import Path
 
 import click
 
-from heddle.text import plain_numbers
+from heddle.text import give_up_output, plain_numbers
 from heddle_controller.model.errors import InputError
 from heddle_emulator.cli.output import echo
 from heddle_emulator.netns import LabError
@@ -89,10 +85,6 @@ def run_command_line(arguments: list[str]) -> int:
     except (click.Abort, KeyboardInterrupt):
         return _INTERRUPTED
     except OSError as error:
-        if error.errno not in {ENOSPC, EDQUOT}:
-            raise
-        with suppress(OSError), Path(os.devnull).open("wb") as nowhere:
-            os.dup2(nowhere.fileno(), sys.stdout.fileno())  # what is left is not tried again
-        echo(f"error: the output cannot be written: {error.strerror}", err=True)
+        echo(f"error: {give_up_output(error)}", err=True)
         return _FAILED
     return result if isinstance(result, int) else 0

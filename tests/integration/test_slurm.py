@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import socket
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -382,6 +383,11 @@ def test_a_job_that_is_cancelled_while_its_prolog_runs_leaves_nothing(
         job = submitted(world, "true\n", "-N2", "--comment", SHAPE)
         wait_until(begun.exists, "the prolog to begin")
         world.slurm.must("scancel", str(job))
+        of_job = {"SLURM_CLUSTER_NAME": name(job).rpartition("-")[0], "SLURM_JOB_ID": str(job)}
+        settings = {"HEDDLE_SLURM_DIRECTORY": str(world.spool), "HEDDLE_SERVER": world.address}
+        with (world.spool / "log").open("a") as log:  # slurmctld may kill the epilog that it starts
+            env = {**os.environ, **of_job, **settings}
+            subprocess.run([HEDDLE, "slurm", "epilog"], env=env, stderr=log, check=True)
         wait_until(lambda: f"{name(job)} is ended" in world.log(), "the epilog to end")
         go.touch()
         wait_until(lambda: f"job {job}: it has ended" in world.log(), "the prolog to end")

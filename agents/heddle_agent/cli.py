@@ -91,7 +91,14 @@ def _with_settings(settings: type[ProcessSettings]) -> Callable[[_Command], _Com
     return add
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+class _Commands(text.OutputGuard, click.Group):
+    """The commands, which tell of a full output in one line."""
+
+
+@click.group(
+    cls=_Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
 @click.version_option(version("heddle-agent"), prog_name="heddle-agent")
 def cli() -> None:
     """The agent of a switch: it holds the routes and repairs them without a controller.

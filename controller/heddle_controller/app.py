@@ -27,7 +27,7 @@ import structlog
 
 from heddle.endings import endings
 from heddle.option_help import describe_options, option_keywords
-from heddle.text import clean, split_address
+from heddle.text import OutputGuard, clean, split_address
 from heddle_controller.model.errors import InputError, refuse
 from heddle_controller.planner.process import Advisors, PlanningProcess, ProcessLimits
 from heddle_controller.reconcile.loop import Reconciler
@@ -337,7 +337,11 @@ def _leave(status: int) -> Never:
     os._exit(status)
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class _Program(OutputGuard, click.Group):
+    """The program, which tells of a full output in one line."""
+
+
+@click.group(cls=_Program, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="heddle-controller")
 def main() -> None:
     """The Heddle controller."""

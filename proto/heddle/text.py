@@ -129,17 +129,20 @@ class _PlainNumber:
         return taken
 
 
-def give_up_output(error: OSError) -> str:
-    """Return what to say of a full standard output, and drop what is left to print.
+class OutputGuard:
+    """Makes a click group that inherits it end with one line and status 1 on a full output."""
 
-    Raises:
-        OSError: ``error`` itself, if it says something else.
-    """
-    if error.errno not in {ENOSPC, EDQUOT}:
-        raise error
-    with suppress(OSError), Path(os.devnull).open("wb") as nowhere:
-        os.dup2(nowhere.fileno(), sys.stdout.fileno())  # what is left is not tried again
-    return f"the output cannot be written: {error.strerror}"
+    def main(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - click's
+        """Run the command line; this includes help texts, which are printed before any command."""
+        try:
+            return super().main(*args, **kwargs)  # type: ignore[misc] # of click's group
+        except OSError as error:
+            if error.errno not in {ENOSPC, EDQUOT}:
+                raise
+            with suppress(OSError), Path(os.devnull).open("wb") as nowhere:
+                os.dup2(nowhere.fileno(), sys.stdout.fileno())  # what is left is not tried again
+            sys.stderr.write(f"error: the output cannot be written: {error.strerror}\n")
+            sys.exit(1)
 
 
 def plain_numbers(

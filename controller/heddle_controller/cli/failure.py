@@ -22,7 +22,7 @@ import grpc
 from click.exceptions import Exit
 
 from heddle.client import HeddleError, TimedOut, Unreachable
-from heddle.text import clean, give_up_output, plain_numbers
+from heddle.text import OutputGuard, clean, plain_numbers
 from heddle_controller.model.errors import InputError
 
 FAULT = 1
@@ -62,7 +62,7 @@ class Failure(click.ClickException):
             click.echo(clean(f"  {detail}"), file=file, err=file is None)  # noqa: TID251
 
 
-class CommandGroup(click.Group):
+class CommandGroup(OutputGuard, click.Group):
     """A group whose commands may raise ``InputError``."""
 
     def invoke(self, ctx: click.Context) -> object:
@@ -73,8 +73,6 @@ class CommandGroup(click.Group):
             raise Failure(str(error)) from error
         except KeyboardInterrupt:
             raise Exit(_INTERRUPTED) from None
-        except OSError as error:
-            raise Failure(give_up_output(error), FAULT) from None
 
 
 def failure_of(error: HeddleError, cure: str) -> Failure:

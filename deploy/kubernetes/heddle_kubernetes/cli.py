@@ -15,7 +15,7 @@ from lightkube.core.exceptions import ConfigError
 from heddle.client import Credentials, CredentialsError
 from heddle.client.calls import split_addresses
 from heddle.endings import endings
-from heddle.text import clean, split_address
+from heddle.text import OutputGuard, clean, split_address
 from heddle_kubernetes.admission import Limits
 from heddle_kubernetes.app import Settings, clear, serve
 
@@ -29,7 +29,11 @@ class Fault(click.ClickException):
     exit_code = 2
 
 
-@click.group()
+class _Program(OutputGuard, click.Group):
+    """The program, which tells of a full output in one line."""
+
+
+@click.group(cls=_Program)
 @click.version_option(package_name="heddle-kubernetes")
 def main() -> None:
     """Heddle for Kubernetes: labels, topologies, and an admission check for Kueue.

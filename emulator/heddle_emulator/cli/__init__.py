@@ -1,7 +1,7 @@
 """The ``heddle-emulator`` command: make inputs, and run what the emulator can show.
 
 One place turns errors into one line and an exit code: 2 for refused input, 1 for a lab that cannot
-run or a full output, 130 for Ctrl-C. Everything else that fails is a bug, and may show a traceback.
+run, 130 for Ctrl-C. Everything else that fails is a bug, and may show a traceback.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from io import TextIOWrapper
 
 import click
 
-from heddle.text import give_up_output, plain_numbers
+from heddle.text import OutputGuard, plain_numbers
 from heddle_controller.model.errors import InputError
 from heddle_emulator.cli.output import echo
 from heddle_emulator.netns import LabError
@@ -36,7 +36,7 @@ COMMANDS = (
 """Each command is in the module of its name, which is imported only when it is used."""
 
 
-class Commands(click.Group):
+class Commands(OutputGuard, click.Group):
     """The commands; each is imported only when it is used."""
 
     def list_commands(self, _: click.Context, /) -> list[str]:
@@ -84,7 +84,4 @@ def run_command_line(arguments: list[str]) -> int:
         return _FAILED
     except (click.Abort, KeyboardInterrupt):
         return _INTERRUPTED
-    except OSError as error:
-        echo(f"error: {give_up_output(error)}", err=True)
-        return _FAILED
     return result if isinstance(result, int) else 0

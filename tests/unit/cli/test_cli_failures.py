@@ -118,13 +118,28 @@ def test_a_file_of_tokens_that_cannot_be_looked_at_is_named(tmp_path: Path) -> N
     assert (done.code, done.err) == (2, f"error: {file}: File name too long\n")
 
 
-def test_a_full_output_is_told_in_one_line() -> None:
-    """The command fails with status 1 and no traceback."""
-    heddle = Path(sys.executable).parent / "heddle"
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["heddle", "completion", "bash"],
+        ["heddle", "--help"],
+        ["heddle", "job", "submit", "--help"],
+        ["heddle-agent", "--version"],
+        ["heddle-agent", "run", "--help"],
+        ["heddle-controller", "--help"],
+        ["heddle-controller", "serve", "--help"],
+        ["heddle-emulator", "--help"],
+        ["heddle-emulator", "topology", "--help"],
+        ["heddle-kubernetes", "--help"],
+    ],
+    ids=" ".join,
+)
+def test_a_full_output_is_told_in_one_line(words: list[str]) -> None:
+    """The command fails with status 1 and no traceback, also if it prints only a help text."""
+    program, *more = words
+    command = [str(Path(sys.executable).parent / program), *more]
     with Path("/dev/full").open("wb") as full:
-        done = subprocess.run(
-            [heddle, "completion", "bash"], stdout=full, stderr=subprocess.PIPE, check=False
-        )
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, check=False)
     assert done.returncode == 1
     assert done.stderr == b"error: the output cannot be written: No space left on device\n"
 

@@ -177,17 +177,6 @@ def test_a_narrow_terminal_cuts_no_number(
     assert told["30"] == told["200"]
 
 
-def test_a_full_output_is_told_in_one_line_of_the_emulator() -> None:
-    """The command fails with status 1 and no traceback."""
-    program = Path(sys.executable).parent / "heddle-emulator"
-    with Path("/dev/full").open("wb") as full:
-        done = subprocess.run(
-            [program, "topology", "--help"], stdout=full, stderr=subprocess.PIPE, check=False
-        )
-    assert done.returncode == 1
-    assert done.stderr == b"error: the output cannot be written: No space left on device\n"
-
-
 def test_a_terminal_that_lacks_a_character_gets_another() -> None:
     """A help text with an ellipsis is printed in Latin-1, which has none."""
     program = Path(sys.executable).parent / "heddle-emulator"

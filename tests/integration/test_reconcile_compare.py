@@ -14,7 +14,7 @@ from heddle_controller.model.fabric import Fabric, State
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import Certificate, Plan
 from heddle_controller.planner.port import PlannerLost
-from heddle_controller.reconcile.ports import AgentGateway, Metric
+from heddle_controller.reconcile.ports import AgentGateway
 from heddle_controller.reconcile.worker import Dependencies
 from heddle_controller.solve import LossScreen, with_losses
 from heddle_controller.solve.repair.repairer import Repairer
@@ -224,10 +224,6 @@ async def test_a_late_bound_makes_a_better_certificate_and_nothing_else(house: C
         true = ENGINE.solve(done.plan.fabric, done.plan.flows, done.plan).certificate
         assert done.plan.certificate.max_utilization == before.plan.certificate.max_utilization
         assert done.plan.certificate.lower_bound <= true.max_utilization
-        bound = done.plan.certificate.lower_bound
-        await house.until(
-            lambda: house.figures.values[Metric.LOWER_BOUND] == [bound], "the figure of the bound"
-        )
 
 
 async def _facts_until(house: Comparing, reached: Callable[[], Awaitable[bool]]) -> None:

@@ -112,6 +112,19 @@ async def test_the_second_waits_and_takes_over(house: House) -> None:
             await fenced(house, second)
 
 
+async def test_who_leads_no_more_shows_no_switch_as_behind(house: House) -> None:
+    """A leader shows how many switches lack its plan; later it does not know, and shows none."""
+    house.settings = IMPATIENT
+    async with house.running():
+        house.gateway.disconnect("l0.0")
+        await house.store.put_fabric("f1", house.fabric)
+        await house.store.submit_job("f1", J1)
+        await house.until(
+            lambda: house.figures.values[Metric.PENDING_SWITCHES] == [1], "one to be behind"
+        )
+    assert house.figures.values[Metric.PENDING_SWITCHES] == [0]
+
+
 async def test_a_new_leader_fences_all_and_moves_nothing(house: House) -> None:
     """Every switch follows the new epoch as soon as the leader knows it; none is sent an entry.
 

@@ -328,14 +328,6 @@ class Metric(StrEnum):
         "Times the loop could not bring a new plan about",
     )
     SOLVE_SECONDS = "heddle_solve_seconds", "From the intent read to a verified plan"
-    MAX_UTILIZATION = (
-        "heddle_plan_max_utilization_ratio",
-        "Load over capacity of the worst link of the newest plan",
-    )
-    LOWER_BOUND = "heddle_plan_lower_bound_ratio", "What no plan of the same flows can beat"
-    UNROUTED_FLOWS = "heddle_plan_unrouted_flows", "Flows of the newest plan without a path"
-    GENERATION = "heddle_plan_generation", "Generation of the newest plan"
-    ENTRIES = "heddle_plan_entries", "Exact-match entries of the newest plan over all switches"
     CHANGED_FLOWS = "heddle_plan_changed_flows_total", "Flows whose path moved"
     PUSHES = "heddle_rollout_pushes_total", "Batches sent to agents"
     OPERATIONS = "heddle_rollout_operations_total", "Entries set or deleted on switches"
@@ -350,7 +342,7 @@ class Metric(StrEnum):
     )
     PENDING_SWITCHES = (
         "heddle_rollout_pending_switches",
-        "Switches that do not hold the newest plan yet",
+        "Switches that do not hold the newest plan yet, as the leader knows; others show 0",
     )
 
 

@@ -368,7 +368,8 @@ class Worker:
         self._committed, self._version = committed, intent.version
         self._account = _account(committed.generation, intent, refused)
         self._rollout.aim(Target(committed, self._account, since=intent.change_time))
-        self._measure(committed)
+        moved = committed.facts.changed_count
+        self._world.metrics.count(Metric.CHANGED_FLOWS, self._fabric, moved)
 
     def _compare_later(self, intent: Intent, refused: Refused) -> None:
         """Start to find out what losses would do and, once it is quiet, whether a plan is better.
@@ -458,14 +459,12 @@ class Worker:
             in_haste=in_haste,
         )
         if done:
-            bound, turns = certificate.lower_bound, len(certificate.turns or ())
-            self._world.metrics.set(Metric.LOWER_BOUND, self._fabric, bound)
             log.info(
                 "plan certified",
                 fabric=self._fabric,
                 generation=generation,
-                bound=bound,
-                turns=turns,
+                bound=certificate.lower_bound,
+                turns=len(certificate.turns or ()),
             )
 
     async def _take_better(self) -> None:
@@ -504,18 +503,6 @@ class Worker:
             return
         facts = job_facts(self._account, {}, {}, self._world.clock.now())
         await self._world.store.record_jobs(self._fabric, epoch=self._epoch, facts=facts)
-
-    def _measure(self, committed: Committed) -> None:
-        metrics, plan = self._world.metrics, committed.plan
-        for metric, value in (
-            (Metric.GENERATION, committed.generation),
-            (Metric.ENTRIES, len(committed.program.entries)),
-            (Metric.UNROUTED_FLOWS, len(plan.unrouted)),
-            (Metric.MAX_UTILIZATION, plan.certificate.max_utilization),
-            (Metric.LOWER_BOUND, plan.certificate.lower_bound),
-        ):
-            metrics.set(metric, self._fabric, value)
-        metrics.count(Metric.CHANGED_FLOWS, self._fabric, committed.facts.changed_count)
 
 
 def _iterations(intent: Intent) -> tuple[Iteration, ...]:

@@ -3,7 +3,7 @@
 Labels are fabrics, tiers, states of jobs, reasons, gRPC methods and status names. No label is a
 flow, a job or a switch, because there are too many of these.
 
-Metrics of fabrics, jobs and certificates come from the store, so all replicas show the same.
+Metrics of fabrics, jobs and plans come from the store, so all replicas show the same.
 
 Metrics are only for people to look at. So an error while they are updated is logged and stops
 nothing else. The next change of the same fabric is a new attempt.
@@ -33,10 +33,9 @@ from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
 from heddle.scrape import ScrapeServer
-from heddle_controller.model.plan import Certificate
 from heddle_controller.reconcile.ports import Metric
 from heddle_controller.state.errors import NotFound, Unavailable
-from heddle_controller.state.records import JobState, Versions
+from heddle_controller.state.records import Committed, JobState, Versions
 from heddle_controller.store.store import Store
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
@@ -53,7 +52,7 @@ class Telemetry:
         for metric in Metric:
             self._register(metric)
         self._fabrics = FabricGauges(self.registry)
-        self._certificate = CertificateGauges(self.registry)
+        self._plans = PlanGauges(self.registry)
         self._agents = AgentMeters(self.registry)
         self._calls = CallMeters(self.registry)
         self._leading = Gauge(
@@ -128,9 +127,9 @@ class Telemetry:
         """Implement the loop's meter: set a gauge."""
         self._gauges[metric].labels(fabric).set(value)
 
-    def certificate(self, fabric: str, certificate: Certificate) -> None:
-        """Show how good the newest plan is, tier by tier."""
-        self._certificate.set(fabric, certificate)
+    def plan(self, fabric: str, committed: Committed) -> None:
+        """Show the newest plan, and how good it is, tier by tier."""
+        self._plans.set(fabric, committed)
 
     def call_started(self, service: str, method: str) -> None:
         """Count a call that began."""
@@ -196,10 +195,38 @@ class FabricGauges:
             self.jobs.labels(fabric, state).set(count)
 
 
-class CertificateGauges:
-    """Gauges of how good the newest plan is, tier by tier."""
+class PlanGauges:
+    """Gauges of the newest plan, and of how good it is, tier by tier."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
+        labels = ["fabric"]
+        self.worst = Gauge(
+            "heddle_plan_max_utilization_ratio",
+            "Load over capacity of the worst link of the newest plan",
+            labels,
+            registry=registry,
+        )
+        self.least = Gauge(
+            "heddle_plan_lower_bound_ratio",
+            "What no plan of the same flows can beat",
+            labels,
+            registry=registry,
+        )
+        self.unrouted = Gauge(
+            "heddle_plan_unrouted_flows",
+            "Flows of the newest plan without a path",
+            labels,
+            registry=registry,
+        )
+        self.generation = Gauge(
+            "heddle_plan_generation", "Generation of the newest plan", labels, registry=registry
+        )
+        self.entries = Gauge(
+            "heddle_plan_entries",
+            "Exact-match entries of the newest plan over all switches",
+            labels,
+            registry=registry,
+        )
         labels = ["fabric", "tier"]
         self.max = Gauge(
             "heddle_tier_max_utilization_ratio", "Worst link of a tier", labels, registry=registry
@@ -211,8 +238,17 @@ class CertificateGauges:
             "heddle_tier_gap_ratio", "Worst link over bound, less 1", labels, registry=registry
         )
 
-    def set(self, fabric: str, certificate: Certificate) -> None:
-        """Set the gauges of every tier; the gap is 0 where the lower bound is 0."""
+    def set(self, fabric: str, committed: Committed) -> None:
+        """Set the gauges of a plan and of its tiers; the gap is 0 where the lower bound is 0."""
+        certificate = committed.plan.certificate
+        for gauge, value in (
+            (self.worst, certificate.max_utilization),
+            (self.least, certificate.lower_bound),
+            (self.unrouted, len(committed.plan.unrouted)),
+            (self.generation, committed.generation),
+            (self.entries, len(committed.program.entries)),
+        ):
+            gauge.labels(fabric).set(value)
         for tier in certificate.tiers:
             bound = tier.lower_bound
             self.max.labels(fabric, tier.tier).set(tier.max_utilization)
@@ -348,8 +384,7 @@ async def _tell(fabric: str, store: Store, telemetry: Telemetry, told: dict[str,
     if known != figures:
         jobs = {state.name.lower(): states[state] for state in JobState}
         telemetry.fabric_known(fabric, known[0], jobs)
-    if now.generation != before.generation:
-        committed = await store.committed(fabric)
-        if committed is not None:
-            telemetry.certificate(fabric, committed.plan.certificate)
+    committed = await store.committed(fabric)
+    if committed is not None:
+        telemetry.plan(fabric, committed)  # a plan of the same generation may get a better bound
     told[fabric] = now, known

@@ -3,13 +3,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from structlog.testing import capture_logs
 
-from heddle_controller.model.plan import Certificate
+from heddle_controller.model.plan import Certificate, TierCertificate
 from heddle_controller.reconcile.observations import Observations
 from heddle_controller.serve.errors import Refusal
 from heddle_controller.serve.watch import Changes
@@ -19,7 +20,7 @@ from heddle_controller.store.embedded import EmbeddedStore, open_embedded
 from heddle_controller.store.store import Store
 from heddle_controller.telemetry.metrics import Telemetry, follow_plans
 from tests.support.store_samples import clos, plan_of, program_of
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import PATIENCE, until
 
 
 class Torn:
@@ -142,8 +143,11 @@ async def test_a_plan_that_cannot_be_told_ends_nothing(tmp_path: Path) -> None:
     await following
 
 
-async def test_certificates_become_metrics_even_after_a_break(tmp_path: Path) -> None:
-    """Metrics are those of the newest plan. A break in the store's notices does not stop them."""
+async def test_plans_become_metrics_even_after_a_break(tmp_path: Path) -> None:
+    """Metrics are those of the newest plan, whoever made it, and follow a bound that comes later.
+
+    A break in the store's notices does not stop them.
+    """
     store, telemetry = await open_embedded(tmp_path / "s"), Telemetry()
     await store.put_fabric("f1", clos())
     following = asyncio.create_task(follow_plans(cast("Store", Flaky(store)), telemetry))
@@ -158,10 +162,17 @@ async def test_certificates_become_metrics_even_after_a_break(tmp_path: Path) ->
         program=program_of(plan, epoch, 1),
         facts=PlanFacts(),
     )
-    labels = {"fabric": "f1", "tier": "leaf-spine"}
-    async with asyncio.timeout(PATIENCE):
-        name = "heddle_tier_lower_bound_ratio"
-        while not telemetry.registry.get_sample_value(name, labels):  # noqa: ASYNC110 - a gauge
-            await asyncio.sleep(0.005)
+
+    def shown(name: str, **labels: str) -> float | None:
+        return telemetry.registry.get_sample_value(name, {"fabric": "f1", **labels})
+
+    await until(lambda: shown("heddle_plan_generation") == 1, "the plan")
+    assert shown("heddle_plan_unrouted_flows") == len(plan.unrouted)
+    assert shown("heddle_plan_max_utilization_ratio") == plan.certificate.max_utilization
+    assert shown("heddle_tier_gap_ratio", tier="leaf-spine") == 1
+    proven = replace(plan.certificate, tiers=(TierCertificate("leaf-spine", 1.0, 0.8),))
+    assert await store.certify("f1", epoch=epoch, generation=1, certificate=proven)
+    gap = pytest.approx(0.25)
+    await until(lambda: shown("heddle_tier_gap_ratio", tier="leaf-spine") == gap, "the bound")
     await store.close()
     await following

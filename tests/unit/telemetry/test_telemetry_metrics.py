@@ -3,6 +3,7 @@ from __future__ import annotations
 import re
 import socket
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from select import select
 from typing import Any
 from urllib.request import urlopen
@@ -12,7 +13,9 @@ import pytest
 from heddle.scrape import MOST_CONNECTIONS, ScrapeServer
 from heddle_controller.model.plan import Certificate, TierCertificate
 from heddle_controller.reconcile.ports import Metric
+from heddle_controller.state.records import Committed, PlanFacts, Programmed
 from heddle_controller.telemetry.metrics import MetricsServer, Telemetry
+from tests.support.store_samples import clos, plan_of, program_of
 from tests.support.waiting import PATIENCE
 
 
@@ -58,7 +61,8 @@ def test_names_and_labels_keep_the_house_rules(telemetry: Telemetry) -> None:
 def test_a_certificate_is_told_tier_by_tier(telemetry: Telemetry) -> None:
     """Each tier has its worst link, bound and gap. A tier without load has a gap of 0."""
     tiers = (TierCertificate("leaf-spine", 1.2, 1.0), TierCertificate("spine-core", 0.0, 0.0))
-    telemetry.certificate("f1", Certificate(1.2, 1.0, "cut", tiers))
+    plan = replace(plan_of(clos()), certificate=Certificate(1.2, 1.0, "cut", tiers))
+    telemetry.plan("f1", Committed(plan, program_of(plan, 1, 1), PlanFacts(), Programmed()))
     loaded = {"fabric": "f1", "tier": "leaf-spine"}
     assert sample(telemetry, "heddle_tier_max_utilization_ratio", **loaded) == 1.2
     assert sample(telemetry, "heddle_tier_lower_bound_ratio", **loaded) == 1.0

@@ -176,6 +176,7 @@ class Rollout:
         finally:
             for sent in self._presence.sent.values():
                 sent.task.cancel()
+            self._reporter.end()
 
     async def _follow_sessions(self) -> None:
         async for event in self._gateway.events():

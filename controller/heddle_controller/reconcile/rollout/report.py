@@ -339,6 +339,10 @@ class FactWriter:
             seconds = max(0.0, self._clock.now() - target.since)
             self._metrics.observe(Metric.PROGRAM_SECONDS, self._fabric, seconds)
 
+    def end(self) -> None:
+        """Show no switch as behind any more: only the leader knows, and another may lead now."""
+        self._metrics.set(Metric.PENDING_SWITCHES, self._fabric, 0.0)
+
 
 def _told(reached: Ints, structure: Structure, time: float) -> Programmed:
     """Return the generation that most switches hold, and those that hold another one."""

@@ -134,6 +134,8 @@ class Worker:
         """Links that were down in the plan we began with and whose state is not known yet."""
         self._held_until = world.clock.monotonic() + world.settings.rollout.patience
         self._committed: Committed | None = None
+        self._answered_until = 0.0
+        """Time of the newest change that a plan has answered, Unix seconds."""
         self._account = Account()
         self._refused: Refused = ()
         """What the last planning refused."""
@@ -292,6 +294,7 @@ class Worker:
         if committed is None:
             return
         self._committed = committed
+        self._answered_until = max(self._answered_until, committed.facts.commit_time)
         clock = self._world.clock
         self._seen().unannounced.adopt(committed.plan, clock.monotonic(), clock.now())
         self._rollout.aim(Target(committed, Account(committed.generation)))
@@ -308,7 +311,7 @@ class Worker:
         """Record that the current plan answers this intent too."""
         assert self._committed is not None
         self._account = _account(self._committed.generation, intent, refused)
-        self._version = intent.version
+        self._version, self._answered_until = intent.version, intent.change_time
         self._rollout.aim(Target(self._committed, self._account))
         if intent.version > self._committed.answered_version:
             await self._world.store.record_kept(
@@ -367,7 +370,10 @@ class Worker:
         )
         self._committed, self._version = committed, intent.version
         self._account = _account(committed.generation, intent, refused)
-        self._rollout.aim(Target(committed, self._account, since=intent.change_time))
+        # Nobody waits for a better plan, or for one that follows a rollback.
+        since = intent.change_time if intent.change_time > self._answered_until else None
+        self._rollout.aim(Target(committed, self._account, since))
+        self._answered_until = intent.change_time
         moved = committed.facts.changed_count
         self._world.metrics.count(Metric.CHANGED_FLOWS, self._fabric, moved)
 

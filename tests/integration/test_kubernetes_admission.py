@@ -59,6 +59,11 @@ def hosts(world: World, key: str) -> list[str]:
     return list(job.spec.hosts) if job else []
 
 
+def lists(world: World) -> int:
+    """Return how often all workloads were listed: once in each sweep, and before each watch."""
+    return int(world.on_api(lambda api: api.used["list", "kueue.x-k8s.io", "workloads"]))
+
+
 def test_a_workload_is_ready_once_its_routes_are_programmed(world: World) -> None:
     """A ready workload's job has its hosts in completion order; foreign checks stay untouched."""
     world.start()
@@ -190,6 +195,22 @@ def test_hosts_that_are_in_use_are_named(world: World) -> None:
     wait_until(lambda: hosts(world, second) == ["n2", "n4"], "the second to be planned")
 
 
+def test_workloads_that_are_refused_wait_for_the_next_sweep(world: World) -> None:
+    """However many workloads are refused, nothing is read or tried again between two sweeps."""
+    world.start(tiers=False, sweep=3600.0)
+    world.ready(world.submit(workload("first", ["n0", "n2"])))
+    for number in range(3):
+        message = world.ready(world.submit(workload(f"refused-{number}", ["n2", "n4"])))
+        assert message.startswith("not planned, on the underlay: ")
+    before = lists(world)
+    for number in range(3):
+        key = world.submit(workload(f"meanwhile-{number}", ["n5", "n7"]))
+        assert world.ready(key).startswith("planned: ")
+        world.conclude(key, "Finished")
+        wait_until(lambda key=key: world.job(key) is None, "its job to be ended")  # type: ignore[misc]
+    assert lists(world) <= before + 1
+
+
 def test_why_a_workload_is_still_not_planned_is_logged_once(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -206,9 +227,6 @@ def test_why_a_workload_is_still_not_planned_is_logged_once(
     def named(host: str) -> list[int]:
         return [row for row, text in enumerate(told()) if f"'{host}'" in text]
 
-    def sweeps() -> int:
-        return int(world.on_api(lambda api: api.used["list", "kueue.x-k8s.io", "workloads"]))
-
     world.start(tiers=False)
     first, second = (
         world.submit(workload(name, on))
@@ -217,8 +235,8 @@ def test_why_a_workload_is_still_not_planned_is_logged_once(
     world.ready(first), world.ready(second)
     world.ready(world.submit(workload("third", ["n2", "n4"])))
     wait_until(lambda: named("n2"), "the reason to be logged")
-    before = sweeps()
-    wait_until(lambda: sweeps() >= before + 4, "some more sweeps")
+    before = lists(world)
+    wait_until(lambda: lists(world) >= before + 4, "some more sweeps")
     assert not named("n4")
     world.conclude(first, "Finished")
     wait_until(lambda: named("n4"), "the other reason to be logged")
@@ -244,6 +262,33 @@ def test_a_shape_may_stand_at_the_job(world: World) -> None:
         job = world.job(key)
         assert job is not None
         assert job.spec.qps == qps
+
+
+def test_a_workload_whose_shape_stands_at_its_job_may_move(world: World) -> None:
+    """Its new hosts are planned, also by an instance that could not read the job at first."""
+    first = world.start(tiers=False)
+    shape = {"heddle.run/shape": SHAPE}
+    meta = {"name": "owner", "namespace": SPACE, "annotations": shape}
+    world.put("jobs", {"metadata": meta, "spec": {}})
+    its = {"apiVersion": "batch/v1", "kind": "Job", "uid": "u", "name": "owner"}
+    one = workload("moves", ["n0", "n2"], None)
+    one["metadata"]["ownerReferences"] = [its]
+    key = world.submit(one)
+    assert world.ready(key).startswith("planned: ")
+    world.move(key, ["n0", "n4"])
+    wait_until(lambda: hosts(world, key) == ["n0", "n4"], "the first move to be planned")
+    world.stop(first)
+    world.running.pop(first)
+    status = world.of("workloads")[key]["status"]
+    long_ago = [
+        one | {"lastTransitionTime": "2020-01-01T00:00:00Z"} for one in status["conditions"]
+    ]
+    world.change(key, {"status": {"conditions": long_ago}})
+    world.on_api(lambda api: api.failing.extend([("get", "jobs", 500)] * 2))
+    world.start(tiers=False)
+    wait_until(lambda: not world.api.failing, "all that was to fail to have failed")
+    world.move(key, ["n0", "n6"])
+    wait_until(lambda: hosts(world, key) == ["n0", "n6"], "the second move to be planned")
 
 
 def test_pod_sets_are_one_job(world: World) -> None:
@@ -294,6 +339,25 @@ def test_a_workload_starts_at_its_limit_where_no_controller_answers(world: World
     finally:
         world.start_controller()
     wait_until(lambda: hosts(world, key) == ["n0", "n2"], "it to be planned")
+
+
+def test_hosts_that_change_while_no_controller_answers(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A workload that moves meanwhile is planned on its new hosts, and its old ones are free."""
+    caplog.set_level(logging.INFO, "heddle_kubernetes.admission")
+    world.start(tiers=False)
+    key = world.submit(workload("moves", ["n0", "n2"]))
+    world.ready(key)
+    world.kill_controller()
+    try:
+        world.move(key, ["n0", "n4"])
+        wait_until(lambda: "still not planned: " in caplog.text, "it to be tried in vain")
+        late = world.submit(workload("late", ["n2", "n6"]))
+    finally:
+        world.start_controller()
+    wait_until(lambda: hosts(world, key) == ["n0", "n4"], "the new hosts to be planned")
+    wait_until(lambda: hosts(world, late) == ["n2", "n6"], "its old host to be used")
 
 
 def test_a_controller_that_is_killed_meanwhile_costs_nothing(world: World) -> None:
@@ -435,6 +499,39 @@ def test_a_job_that_somebody_deleted_comes_back(world: World) -> None:
     with Client(world.address, fabric="f1") as client:
         client.delete_job(job.name.rpartition("/")[2])
     wait_until(lambda: hosts(world, key) == ["n0", "n2"], "it to come back")
+
+
+def test_what_others_change_in_a_job_stays(world: World) -> None:
+    """A job that somebody suspends stays suspended, also when another instance takes over."""
+    first = world.start(tiers=False)
+    key = world.submit(workload("rests", ["n0", "n2"]))
+    world.ready(key)
+    job = world.job(key)
+    assert job is not None
+    with Client(world.address, fabric="f1") as client:
+        client.suspend_job(job.name.rpartition("/")[2])
+    for instance in range(2):
+        before = lists(world)
+        wait_until(lambda: lists(world) >= before + 3, "some sweeps")  # noqa: B023
+        job = world.job(key)
+        assert job is not None
+        assert job.spec.suspended, instance
+        if instance == 0:
+            world.stop(first)
+            world.running.pop(first)
+            world.start(tiers=False)
+
+
+def test_a_workload_that_loses_its_topology_while_no_instance_runs(world: World) -> None:
+    """A new instance ends its job, so that its hosts are free."""
+    first = world.start(tiers=False)
+    key = world.submit(workload("loses", ["n0", "n2"]))
+    world.ready(key)
+    world.stop(first)
+    world.running.pop(first)
+    world.change(key, {"status": {"admission": None}})
+    world.start(tiers=False)
+    wait_until(lambda: world.job(key) is None, "its job to be ended")
 
 
 def test_what_is_not_ours_is_left_alone(world: World) -> None:

@@ -156,12 +156,14 @@ class World:
 
         return self.background.run(run())
 
-    def start(self, *, servers: str = "", wait: float = WAIT, **settings: Any) -> int:
+    def start(
+        self, *, servers: str = "", wait: float = WAIT, sweep: float = 0.5, **settings: Any
+    ) -> int:
         """Start heddle-kubernetes in this process; return a number for ``stop``."""
         made = Settings(
             servers=servers or self.address,
             fabric="f1",
-            limits=Limits(wait=wait, sweep=0.5),
+            limits=Limits(wait=wait, sweep=sweep),
             **settings,
         )
 
@@ -234,6 +236,10 @@ class World:
         """Merge a change into a workload."""
         space, _, name = key.partition("/")
         self.on_api(lambda api: api.change("workloads", space, name, change))
+
+    def move(self, key: str, hosts: Sequence[str]) -> None:
+        """Give an admitted workload other hosts, as Kueue does when a node has failed."""
+        self.change(key, {"status": {"admission": workload("", hosts)["status"]["admission"]}})
 
     def conclude(self, key: str, kind: str) -> None:
         """Add a condition to a workload."""

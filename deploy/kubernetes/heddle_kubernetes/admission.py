@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Collection, Coroutine
+from collections.abc import Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -91,10 +91,12 @@ class Admission:
         self._limits = limits
         self._decisions: dict[str, Decision] = {}
         self._work: dict[str, asyncio.Task[None]] = {}
-        self._stored: dict[str, bytes] = {}  # jobs in Heddle, with their specifications
-        self._resolved: dict[str, Decision] = {}  # by key; also with shapes read from owners
+        # Jobs that Heddle may have, with what was submitted from here; empty until it is answered.
+        self._stored: dict[str, bytes] = {}
+        self._shapes: dict[str, str | None] = {}  # by key, what its owner's annotation says
         self._unplanned: dict[str, str] = {}  # by key, the reason that was last logged
-        self._sweeping = asyncio.Lock()
+        self._ending = asyncio.Lock()
+        self._endings = 0  # how often jobs that are over were looked for
 
     async def run(self) -> None:
         """Run until cancelled; work that is under way is then cancelled too."""
@@ -132,12 +134,12 @@ class Admission:
         """Handle a changed or deleted workload: start what has to be done for it."""
         if found is None:
             known = self._decisions.pop(key, None)
-            self._resolved.pop(key, None)
+            self._shapes.pop(key, None)
             self._unplanned.pop(key, None)
             if known is not None:
                 self._start(key, self._end(key, known.job))
             return
-        wanted = decide(found, self._names, self._ours)
+        wanted = decide(found, self._names, self._ours, self._shapes.get(key))
         if self._decisions.get(key) != wanted:
             self._decisions[key] = wanted
             self._start(key, self._act(wanted, found))
@@ -160,7 +162,14 @@ class Admission:
     async def _act(self, wanted: Decision, found: Object) -> None:
         """Do what was decided; a bug in this program does not hold up a workload either."""
         try:
+            if (wanted.spec or wanted.reason) and needs_owner(found):
+                wanted, found = await self._with_owner(wanted, found)
             await self._done_as(wanted, found)
+        except ClusterError as error:
+            self._tell_unplanned(wanted.key, str(error))
+            if wanted.checks:
+                await self._answer(wanted, found, f"not planned, on the underlay: {error}")
+            self._decisions.pop(wanted.key, None)  # the next sweep tries it again
         except Exception as error:
             if wanted.checks:
                 _log.exception("%s: a fault of this program", wanted.key)
@@ -170,10 +179,6 @@ class Admission:
             raise
 
     async def _done_as(self, wanted: Decision, found: Object) -> None:
-        if wanted.reason and needs_owner(found):
-            shape = await self._owner_shape(wanted, found)
-            wanted = decide(found, self._names, self._ours, shape)
-        self._resolved[wanted.key] = wanted
         if not wanted.spec:
             if wanted.over or wanted.reason:
                 await self._end(wanted.key, wanted.job, over=wanted.over)
@@ -183,15 +188,33 @@ class Admission:
             message = await self._plan(wanted)
             _log.info("%s: %s", wanted.key, message)
             await self._answer(wanted, found, message)
-        elif self._stored.get(wanted.job) != wanted.spec:
+        elif not self._is_done(wanted):
             try:
-                await self._submit(wanted)
+                if wanted.job in self._stored or not await self._is_there(wanted):
+                    await self._submit(wanted)
             except FAULTS as error:
-                if self._unplanned.get(wanted.key) != (reason := str(error)):
-                    _log.info("%s: still not planned: %s", wanted.key, reason)
-                self._unplanned[wanted.key] = reason
+                self._tell_unplanned(wanted.key, str(error))
             else:
                 self._unplanned.pop(wanted.key, None)
+
+    def _tell_unplanned(self, key: str, reason: str) -> None:
+        """Log why a workload that runs is still not planned, unless that was logged last."""
+        if self._unplanned.get(key) != reason:
+            _log.info("%s: still not planned: %s", key, reason)
+        self._unplanned[key] = reason
+
+    async def _with_owner(self, wanted: Decision, found: Object) -> tuple[Decision, Object]:
+        """Return the decision that the shape of a workload's owner leads to, and its workload.
+
+        Owners are read once for each reservation. Raises ``ClusterError`` if one is not readable.
+        """
+        key = wanted.key
+        if wanted.checks or key not in self._shapes:
+            self._shapes[key] = await self._owner_shape(wanted, found)
+            found = self.workloads.objects[key]  # it may have changed meanwhile
+        wanted = decide(found, self._names, self._ours, self._shapes[key])
+        self._decisions[key] = wanted
+        return wanted, found
 
     async def _plan(self, wanted: Decision) -> str:
         """Submit a job and wait for its routes; return the outcome in words."""
@@ -202,7 +225,7 @@ class Admission:
         while (left := end - clock()) > 0:
             try:
                 async with asyncio.timeout(left):
-                    job = await self._submit(wanted)
+                    job = await self._submit_first(wanted)
                 said = "its routes were not programmed"
                 left = max(end - clock(), 0.001)
                 async with asyncio.timeout(left + PAUSE):  # so that the client times out first
@@ -228,14 +251,32 @@ class Admission:
     async def _submit(self, wanted: Decision) -> pb.Job:
         """Submit the job of a workload; return it when it is stored durably."""
         spec = pb.JobSpec.FromString(wanted.spec)
-        self._stored[wanted.job] = b""  # it may exist from now on
-        try:
-            job = await self._heddle.submit_job(wanted.job, spec, replace=True)
-        except PreconditionFailed:
-            await self._sweep()  # its hosts may be held by a job that is over
-            job = await self._heddle.submit_job(wanted.job, spec, replace=True)
+        self._stored[wanted.job] = b""
+        job = await self._heddle.submit_job(wanted.job, spec, replace=True)
         self._stored[wanted.job] = wanted.spec
         return job
+
+    async def _is_there(self, wanted: Decision) -> bool:
+        """Return whether an earlier instance, or another, submitted the job with the same hosts.
+
+        What others changed in it since, such as collectives that they measured, stays.
+        """
+        try:
+            job = await self._heddle.get_job(wanted.job)
+        except NotFound:
+            return False
+        if job.spec.hosts != pb.JobSpec.FromString(wanted.spec).hosts:
+            return False
+        self._stored[wanted.job] = wanted.spec
+        return True
+
+    async def _submit_first(self, wanted: Decision) -> pb.Job:
+        """Submit the job of a workload whose hosts may still be held by a job that is over."""
+        try:
+            return await self._submit(wanted)
+        except PreconditionFailed:
+            await self._end_unneeded()
+            return await self._submit(wanted)
 
     async def _answer(self, wanted: Decision, found: Object, message: str) -> None:
         """Make the pending checks of a workload Ready."""
@@ -281,7 +322,10 @@ class Admission:
             await asyncio.sleep(1)
 
     async def _owner_shape(self, wanted: Decision, found: Object) -> str | None:
-        """Return the shape in the annotation of a workload's owner; None if there is none."""
+        """Return the shape in the annotation of a workload's owner; None if there is none.
+
+        Raises ``ClusterError`` if an owner is not readable in time.
+        """
         clock = asyncio.get_running_loop().time
         end = clock() + self._left(wanted)
         for owner in each(found, "metadata", "ownerReferences"):
@@ -291,9 +335,10 @@ class Admission:
                     namespace = text(found, "metadata", "namespace")
                     job = await self._cluster.get(kind, text(owner, "name"), namespace)
                 except ClusterError as error:
-                    if error.code in {MISSING, FORBIDDEN} or clock() >= end:
-                        _log.info("%s: %s", wanted.key, error)
+                    if error.code == MISSING:
                         break
+                    if error.code == FORBIDDEN or clock() >= end:
+                        raise
                     await asyncio.sleep(PAUSE)
                 else:
                     shape = part(job, "metadata", "annotations", SHAPE)
@@ -304,8 +349,9 @@ class Admission:
 
     async def _end(self, key: str, job: str, *, over: bool = True) -> None:
         """Delete a job that no workload needs, if it exists; the next sweep repeats what fails."""
-        if job not in self._stored:
+        if over and job not in self._stored:
             return
+        self._stored.setdefault(job, b"")
         try:
             stored = await self._heddle.get_job(job)
             if over:
@@ -326,14 +372,40 @@ class Admission:
         _log.info("job %s is ended", name)
 
     async def _sweep(self) -> None:
-        """Delete jobs that no workload needs, and submit missing ones.
+        """Delete jobs that no workload needs, and repeat what failed before.
 
-        Jobs are read before workloads. A job that exists belongs to a workload that held its quota
-        before, so the job is over if that workload then holds no quota.
+        That is: submit missing jobs, and those whose last submission failed.
         """
         if not self.workloads.served:
             return
-        async with self._sweeping:
+        if not await self._end_unneeded():
+            return
+        for key, found in list(self.workloads.objects.items()):
+            if key in self._work:
+                continue
+            wanted = self._decisions.get(key)
+            if wanted is not None and not self._is_done(wanted):
+                del self._decisions[key]
+            self._changed(key, found)
+
+    def _is_done(self, wanted: Decision) -> bool:
+        """Return whether the job of a workload was submitted as decided, or ended if so decided."""
+        if wanted.spec:
+            return self._stored.get(wanted.job) == wanted.spec
+        return not wanted.reason or wanted.job not in self._stored
+
+    async def _end_unneeded(self) -> bool:
+        """Delete jobs that no workload needs, and note missing ones; return whether that worked.
+
+        Jobs are read before workloads. A job that exists belongs to a workload that held its quota
+        before, so the job is over if that workload then holds no quota. Callers that wait for their
+        turn share the outcome for the first of them.
+        """
+        before = self._endings
+        async with self._ending:
+            if self._endings > before:
+                return True
+            self._endings += 1
             try:
                 jobs = {job.name.rpartition("/")[2]: job for job in await self._heddle.list_jobs()}
                 workloads, _ = await self._cluster.list(WORKLOAD)
@@ -343,23 +415,13 @@ class Admission:
                     if name not in running:
                         with suppress(NotFound, Conflict):
                             await self._delete(job)
-                    else:
-                        self._stored[name] = job.spec.SerializeToString(deterministic=True)
             except (ClusterError, *FAULTS) as error:
                 _log.warning("looking for jobs that are over: %s", error)
-                return
-        self._mend(jobs.keys())
-
-    def _mend(self, jobs: Collection[str]) -> None:
-        """Submit missing jobs, and repeat what failed before."""
-        for key, found in list(self.workloads.objects.items()):
-            if key in self._work:
-                continue
-            wanted = self._resolved.get(key)
-            if wanted is not None and wanted.spec and wanted.job not in jobs:
-                self._stored.pop(wanted.job, None)
-                self._decisions.pop(key, None)
-            self._changed(key, found)
+                return False
+            for name in self._stored.keys() - ours.keys():
+                if self._stored[name]:  # else it may be submitted at this moment
+                    del self._stored[name]
+            return True
 
     async def _activate(self, key: str) -> None:
         """Mark a check as active, because Kueue stops the queues of a check that is not."""

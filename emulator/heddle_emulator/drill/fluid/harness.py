@@ -249,6 +249,9 @@ class ControllerHarness:
             return DEAF_SECONDS
         if self.fleet.gate.waiting:
             return GIVEN_UP_SECONDS + DEAF_SECONDS  # until the controller gives up those pushes
+        if self._lacking > self._away:  # some wait for what others do not hold yet
+            cut_off = len(self._reaching()) < len(self.fleet.agents)
+            return LONG_LULL_SECONDS + (GIVEN_UP_SECONDS if cut_off else 0.0)
         return CALM_SECONDS if self._lacking == 0 else DEAF_SECONDS
 
     @property
@@ -295,16 +298,24 @@ class ControllerHarness:
         return max(plan.switch_count - plan.programmed_switch_count, 1)
 
     def _at_rest(self) -> bool:
-        """Whether the controller has heard everything it can, and all who can hold its plan do."""
-        answering = self._reaching() - self._due.keys()
-        away = len(self.fleet.agents) - len(answering)
+        """Whether the controller has heard all it can, and lacks nothing but answers.
+
+        Make before break: if a switch is away, or if its push is due later, others may have to wait
+        for it as well.
+        """
         told = not self.fleet.unreached() and self._agrees()
-        return told and self._lacking <= away and not self._newcomers(answering)
+        told = told and not self._newcomers(self._reaching() - self._due.keys())
+        return told and (self._lacking == 0 or (self._away > 0 and self._lacking < EVERYBODY))
+
+    @property
+    def _away(self) -> int:
+        """Number of switches that cannot answer: without a session, or with a push that is due."""
+        return len(self.fleet.agents) - len(self._reaching() - self._due.keys())
 
     def _newcomers(self, switches: set[int]) -> set[int]:
         """Return the switches whose agents are new; each will get a push, even without entries."""
         agents = self.fleet.agents
-        return {row for row in switches if agents[row].held.generation == 0}
+        return {row for row in switches if agents[row].held.epoch == 0}
 
     def _reaching(self) -> set[int]:
         """Return the rows of switches whose agents are awake and have a session."""

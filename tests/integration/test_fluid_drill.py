@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -16,9 +17,11 @@ import pytest
 
 from heddle.v1 import plan_pb2
 from heddle_emulator.client import ControllerView
+from heddle_emulator.drill.fluid.harness import SETTLE_SECONDS, ControllerHarness
 from heddle_emulator.drill.fluid.world import FluidWorld
 from heddle_emulator.drill.load import load_scenario
 from heddle_emulator.drill.runner import DrillRunner
+from heddle_emulator.fleet import FaultInjectingController, Held
 from heddle_emulator.report.evidence import Mark, Story
 from tests.support.waiting import PATIENCE, wait_until
 
@@ -226,6 +229,72 @@ def test_plans_may_take_as_long_as_they_did(runner: DrillRunner, tmp_path: Path)
     (solved,), (acked,) = found["", "solved", ""], found["", "acked", ""]
     assert 0.003 < solved <= acked
     assert found["", "stranded", "all"] == [0]
+
+
+def test_switches_that_wait_for_others_hold_up_no_run(
+    runner: DrillRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run goes on while some switches wait for others whose pushes are due later.
+
+    If it waited until its time is up, the controller would give those pushes up.
+    """
+    settle, took = ControllerHarness.settle, list[float]()
+
+    async def timed(harness: ControllerHarness) -> list[Held]:
+        begin = time.monotonic()
+        held = await settle(harness)
+        took.append(time.monotonic() - begin)
+        return held
+
+    monkeypatch.setattr(ControllerHarness, "settle", timed)
+    path = tmp_path / "due.yaml"
+    path.write_text("""drill: due
+proves: pushes of two moments
+worlds: [fluid]
+fabric: {clos: {leaves: 3, spines: 2, nics_per_leaf: 4, nics_per_host: 2, parallel: 2}}
+demands: [{pattern: shift, gbps: 100}]
+timeline:
+  - {at: 100ms, cut: l0 to s0}
+  - {at: 601ms, crash: s0}
+  - {at: 1101ms, reboot: s0}
+  - {at: 1102ms, mend: l0 to s0}
+expect: [{stranded: all, most: 0}, {converged: plan, most: 300ms}]
+""")
+    verdict = runner.play(load_scenario(path), "fluid", 1)
+    assert verdict.held, [*map(str, verdict.findings), verdict.fault]
+    assert max(took) < SETTLE_SECONDS
+
+
+@pytest.mark.parametrize("later", ["", "  - {at: 100ms, start: controller}\n"])
+def test_a_controller_that_does_not_come_to_its_death_fails_the_drill(
+    tmp_path: Path, later: str
+) -> None:
+    """The drill fails with the reason, and no controller is left."""
+    path = tmp_path / "sums.yaml"
+    step = "  - {at: 50ms, kill: controller, point: push}\n"
+    path.write_text(f"{HEAD}{DEMAND}timeline:\n{step}{later}{EXPECT}")
+    before = set(_children(os.getpid()))
+    with DrillRunner({"fluid": FluidWorld()}) as runner:
+        verdict = runner.play(load_scenario(path), "fluid", 1)
+    assert verdict.fault == "no controller came to the point push, at which to die"
+    assert not set(_children(os.getpid())) - before
+
+
+def test_a_controller_that_is_started_twice_runs_once(tmp_path: Path) -> None:
+    """A new process takes the place of the one that still runs."""
+
+    async def processes() -> list[list[int]]:
+        found, before = [], set(_children(os.getpid()))
+        controller = FaultInjectingController(tmp_path)
+        async with controller:
+            found.append(sorted(set(_children(os.getpid())) - before))
+            await controller.start()
+            found.append(sorted(set(_children(os.getpid())) - before))
+        return found
+
+    first, second = asyncio.run(processes())
+    assert len(first) == len(second) == 1
+    assert first != second
 
 
 def test_ctrl_c_leaves_a_report_and_nothing_else(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from heddle_emulator.drill.scenario import (
     StepKind,
     Target,
 )
+from heddle_emulator.fleet.orders import Orders
 from heddle_emulator.report.evidence import Mark
 
 _TIER = {NodeKind.LEAF: 1, NodeKind.SPINE: 2, NodeKind.CORE: 3}
@@ -44,6 +45,16 @@ _HARMLESS = frozenset({StepKind.DRAIN, StepKind.SUBMIT, StepKind.FINISH, StepKin
 
 class StepError(RuntimeError):
     """A step cannot be done. The message is one line."""
+
+
+def check_death(orders: Orders) -> None:
+    """Check that a controller that was ordered to die at a point of its work has done so.
+
+    Raises:
+        StepError: no controller came to that point, so the drill tested nothing.
+    """
+    if orders.deadly:
+        raise StepError(f"no controller came to the point {orders.deadly}, at which to die")
 
 
 class FabricUnderTest:

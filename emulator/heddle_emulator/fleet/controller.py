@@ -180,9 +180,12 @@ class FaultInjectingController:
     async def start(self) -> None:
         """Start a process on the existing store, and wait until it is ready.
 
+        A process that still runs, or is about to end, is killed before.
+
         Raises:
             ControllerError: the process ended, or was not ready in time.
         """
+        await self.kill()
         self._controller = Controller(self._folder, *self._options, program=self.orders.program)
         await self._controller.__aenter__()
 

@@ -34,7 +34,7 @@ from heddle_emulator.drill.fluid.measure import Log
 from heddle_emulator.drill.fluid.simulation import TrafficSimulation
 from heddle_emulator.drill.fluid.traffic import Traffic
 from heddle_emulator.drill.scenario import CONTROLLER, Point, Scenario, Step
-from heddle_emulator.drill.steps import FabricUnderTest, StepRunner
+from heddle_emulator.drill.steps import FabricUnderTest, StepRunner, check_death
 from heddle_emulator.fleet import Held, StagedFleet
 from heddle_emulator.report.evidence import Mark
 
@@ -162,6 +162,7 @@ class VirtualFabric(FabricUnderTest):
     async def start(self, program: str, *, empty: bool) -> None:
         """Implement ``FabricUnderTest.start``."""
         if program == CONTROLLER:
+            check_death(self.harness.controller.orders)
             await self.harness.start_controller()
         else:
             await self.fleet.start(self._row(program), START_SECONDS, empty=empty)
@@ -287,7 +288,12 @@ class FluidRun(VirtualFabric):
         """When a plan is due that the controller has not reported yet; None if it owes none."""
 
     async def play(self, horizon: float) -> None:
-        """Do the set-up, and then play the timeline until ``horizon`` virtual seconds."""
+        """Do the set-up, and then play the timeline until ``horizon`` virtual seconds.
+
+        Raises:
+            StepError: a step cannot be done, or a controller did not die at the point that it was
+                to.
+        """
         await self.harness.ready(self.wanted())
         self.log.planned(0.0, self.harness.view.latest)
         for step in self.scenario.setup:
@@ -303,6 +309,7 @@ class FluidRun(VirtualFabric):
         self.agenda.put(_TICK_SECONDS, self._tick)
         self.agenda.put(horizon / SAMPLES, partial(self._sample, horizon / SAMPLES))
         await self._until(horizon)
+        check_death(self.harness.controller.orders)
         self.now = self.fleet.notices.now = horizon
         self._simulation.advance(horizon)
         self._simulation.update(self.fleet.switches)

@@ -28,7 +28,7 @@ from heddle_emulator.drill.cables import Cables
 from heddle_emulator.drill.lab.control import LabClient
 from heddle_emulator.drill.lab.probes import Way
 from heddle_emulator.drill.scenario import CONTROLLER, Point, Step
-from heddle_emulator.drill.steps import FabricUnderTest
+from heddle_emulator.drill.steps import FabricUnderTest, check_death
 from heddle_emulator.fleet.orders import Orders
 from heddle_emulator.netns import LabError, tools
 from heddle_emulator.netns.kernel import inside
@@ -252,11 +252,10 @@ class LabFabric(FabricUnderTest):
         """Check that a controller that was ordered to die at a point of its work has done so.
 
         Raises:
-            LabError: no controller came to that point, so the drill tested nothing.
+            StepError: no controller came to that point, so the drill tested nothing.
         """
-        orders = self._programs.orders if self._programs is not None else None
-        if orders is not None and orders.deadly:
-            raise LabError(f"no controller came to the point {orders.deadly}, at which to die")
+        if self._programs is not None and self._programs.orders is not None:
+            check_death(self._programs.orders)
 
     def present(self) -> Fabric:
         """Return the fabric with dark cables down. Silent ones are up, as they have a carrier."""

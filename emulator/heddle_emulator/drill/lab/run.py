@@ -138,7 +138,8 @@ class LabRun:
         """Send, do the timeline, and measure.
 
         Raises:
-            LabError: a probe failed, or a controller did not die at the point that it was to.
+            LabError: a probe failed.
+            StepError: a controller did not die at the point that it was to.
         """
         context = self.context
         context.fabric.ways, context.fabric.done = self.ways, []

@@ -7,7 +7,7 @@ import itertools
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from urllib.parse import urlencode
@@ -354,6 +354,39 @@ async def test_a_lost_link_is_seen_and_so_is_its_return(controller: Controller, 
         await given.open("")
         await page.until("document.querySelector('#verdict') && !document.querySelector('#down')")
         assert page.console == []
+
+
+async def test_an_open_view_follows_what_the_controller_sees(
+    controller: Controller, page: Page
+) -> None:
+    """The doctor's view tells of an agent that went while it was open; a link keeps the focus.
+
+    A view that could not be read is read again by itself.
+    """
+    first = replace(JOB, name="first", hosts=JOB.hosts[:2], parallelism=Parallelism(dp=8))
+    second = replace(first, name="second", hosts=JOB.hosts[2:])
+    async with world(controller, page, "followed", POD, first) as given:
+        await given.open("/health")
+        await page.until("document.querySelector('#findings')")
+        await page.until("document.querySelector('#live').textContent === 'Live'")
+        await given.fleet.stop(POD.structure.index["l0"])
+        gone = "1 agent has no session with this controller: l0"
+        await page.until(f"document.querySelector('#findings').innerText.includes('{gone}')")
+
+        await page.send("Network.enable")
+        network = {"latency": 0, "downloadThroughput": -1, "uploadThroughput": -1}
+        await page.send("Network.emulateNetworkConditions", offline=True, **network)
+        await page.click("nav a[href='/fabrics/followed/jobs']")
+        await page.until("document.querySelector('main [role=alert]')")
+        await page.send("Network.emulateNetworkConditions", offline=False, **network)
+        await page.until("document.querySelector('main tbody a')")
+
+        await page.does("document.querySelector('main tbody a').focus()")
+        async with given.client() as client:
+            await client.submit(second)
+        await page.until("document.querySelectorAll('main tbody a').length === 2")
+        assert await page.does("document.activeElement.innerText") == "first"
+        assert [text for text in page.console if "ERR_INTERNET" not in text] == []
 
 
 def worded(path: common_pb2.Path) -> str:

@@ -49,10 +49,17 @@ async function ask(path, given) {
   return told;
 }
 
+// Whether to ask again: the network or the controller failed, and did not refuse what was asked.
+const mayPass = (error) => !(error instanceof Refused) || error.status === 429 || error.status >= 500;
+
 const api = (fabric, what, values = {}) => ask(`/api/fabrics/${encodeURIComponent(fabric)}/${what}?${query(values)}`);
 
-// Replaces the content of an element; null and undefined children are left out.
-const fill = (element, ...children) => element.replaceChildren(...children.flat(3).filter((child) => child !== null && child !== undefined));
+// Replaces the content of an element; null and undefined children are left out. A link keeps the focus.
+function fill(element, ...children) {
+  const held = element.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
+  element.replaceChildren(...children.flat(3).filter((child) => child !== null && child !== undefined));
+  if (held) element.querySelector(`a[href="${CSS.escape(held)}"]`)?.focus({preventScroll: true});
+}
 
 function table(caption, heads, rows, empty = "None.") {
   if (!rows.length) return h("p", {class: "note"}, `${caption}: ${empty}`);
@@ -302,8 +309,8 @@ function mapView(fabric) {
       }
       [loads, measured] = [filled, sent];
       paint();
-    } catch (error) { note.textContent = error.message; }
-    setTimeout(() => { const late = again !== wanted + turn; busy = false; if (late) fetchAll(); }, PAUSE);
+    } catch (error) { note.textContent = error.message; if (mayPass(error)) turn++; }
+    setTimeout(() => { const late = again !== wanted + turn; busy = false; if (late && box.isConnected) fetchAll(); }, PAUSE);
   };
   way.addEventListener("change", paint);
   what.addEventListener("change", () => { turn++; fetchAll(); });
@@ -323,21 +330,23 @@ function scale() {
   return h("ul", {class: "scale", "aria-label": "Colours"}, BANDS.map((text, which) => h("li", {}, swatch(bandColour(which)), text)), h("li", {}, "struck out: down or drained"));
 }
 
-// A view that is fetched again when the plan, link states, job counts or the revision change.
+// A view that is fetched again with each new overview, and after a failure that may pass.
 function asked(title, fetchIt, show) {
   const box = h("div", {}, h("p", {}, "Loading …"));
-  let key = null, busy = false, again = false;
+  let known = null, busy = false, again = false;
   const load = async () => {
     if (busy) { again = true; return; }
     busy = true;
-    try { fill(box, show(await fetchIt())); } catch (error) { fill(box, h("p", {role: "alert", class: "verdict warn"}, error.message)); }
-    setTimeout(() => { busy = false; if (again) { again = false; load(); } }, PAUSE); // plans may follow each other quickly
+    try { fill(box, show(await fetchIt())); } catch (error) {
+      again ||= mayPass(error);
+      if (box.innerText !== error.message) fill(box, h("p", {role: "alert", class: "verdict warn"}, error.message)); // a reader says it once
+    }
+    setTimeout(() => { busy = false; if (again && box.isConnected) { again = false; load(); } }, PAUSE); // plans may follow each other quickly
   };
   load();
   const update = (told) => {
-    const next = JSON.stringify([told.plan?.generation, told.plan?.epoch, told.links.down_count, told.links.drained_count, told.jobs.count, told.revision]);
-    if (key !== null && next !== key) load();
-    key = next;
+    if (known && told !== known) load();
+    known = told;
   };
   return {title, box, update};
 }

@@ -22,7 +22,8 @@ from heddle_emulator.fleet.orders import Orders
 _READY = re.compile(
     r"listening on (?P<api>\S+:\d+), metrics on (?P<metrics>[^\s,]+)(, page on (?P<page>\S+))?\s"
 )
-_START_SECONDS = 60.0
+_START_SECONDS = 120.0
+"""Ends what hangs, and nothing that a busy machine only slows down."""
 STOP_SECONDS = 10.0
 LAST_LINES = 12
 

@@ -30,7 +30,7 @@ NEXT_PORT = 10
 """Difference between the ports of two successive replicas."""
 LEADING = '"event": "leading"'
 """Part of the log line of a replica that begins to lead."""
-STORE_SECONDS = 20.0
+STORE_SECONDS = 60.0
 _POLL_SECONDS = 0.02
 
 
@@ -121,7 +121,8 @@ class SharedStore:
 FABRIC = "fabrics/lab"
 PEER_NOTICE_PORT = 7402
 _READY = "listening on"
-_START_SECONDS = 60.0
+_START_SECONDS = 120.0
+"""Ends what hangs, and nothing that a busy machine only slows down."""
 LAST_WORDS = 3
 
 

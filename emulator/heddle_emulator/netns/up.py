@@ -146,8 +146,8 @@ class LabRelay(Relay):
             raise
 
 
-CONVERGE_SECONDS = 60.0
-INTRODUCE_SECONDS = 30.0
+CONVERGE_SECONDS = INTRODUCE_SECONDS = 120.0
+"""Time limits that end what hangs, and nothing that a busy machine only slows down."""
 
 
 def bring_up(lab: Lab, programs: Programs | None, report: Telling = silent) -> None:

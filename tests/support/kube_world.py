@@ -176,20 +176,18 @@ class World:
 
     def stop(self, number: int | None = None) -> None:
         """Stop one instance, or all."""
-
-        async def end() -> None:
-            chosen = self.running if number is None else [self.running[number]]
-            for task in chosen:
-                task.cancel()
-            for task in chosen:
-                try:
-                    await task
-                except asyncio.CancelledError:
-                    continue
-
-        self.background.run(end())
+        chosen = [*self.running] if number is None else [self.running[number]]
         if number is None:
             self.running.clear()
+
+        async def end() -> list[BaseException | None]:
+            for task in chosen:
+                task.cancel()
+            return await asyncio.gather(*chosen, return_exceptions=True)
+
+        for error in self.background.run(end()):
+            if error is not None and not isinstance(error, asyncio.CancelledError):
+                raise error
 
     @property
     def kubeconfig(self) -> Path:
@@ -309,10 +307,16 @@ class World:
         self.stop()
 
         self.on_api(lambda api: api.clear())
+        wait_until(self._no_job_is_left, "what the test asked for last to be done")
+
+    def _no_job_is_left(self) -> bool:
+        """Delete all jobs; return whether there was none."""
         with Client(self.address, fabric="f1", timeout=PATIENCE) as client:
-            for job in client.list_jobs():
+            found = client.list_jobs()
+            for job in found:
                 with suppress(NotFound):  # it may end just now, as was asked for
                     client.delete_job(job.name.rpartition("/")[2])
+        return not found
 
 
 @contextmanager

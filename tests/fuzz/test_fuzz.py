@@ -59,9 +59,9 @@ def test_faults_are_seen() -> None:
         while True:
             time.sleep(0.01)
 
-    for run, kind in ((crash, "crash"), (wrong, "wrong"), (hang, "hang")):
+    for run, kind, seconds in ((crash, "crash", 240), (wrong, "wrong", 240), (hang, "hang", 0.2)):
         tally = Tally("x")
-        strike(Target("x", run, [b"x"]), b"x", tally, seconds=0.2)
+        strike(Target("x", run, [b"x"]), b"x", tally, seconds=seconds)
         ((text, content),) = tally.faults
         assert text.startswith(kind)
         assert content == b"x"

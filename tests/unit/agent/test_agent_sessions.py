@@ -6,6 +6,7 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -13,7 +14,6 @@ import pytest
 
 from heddle.v1 import agent_pb2 as pb
 from heddle.v1 import agent_pb2_grpc, common_pb2
-from heddle_agent.session import Backoff, SessionOptions
 from tests.support.agent_controllers import Controller, listening, wire_push
 from tests.support.waiting import until
 from tests.unit.agent.test_agent_session import ENTRY, QUICK, running
@@ -115,7 +115,7 @@ async def test_a_name_stands_for_all_of_its_addresses(names: dict[str, list[str]
 
     A session stays when its address is no longer listed, but is not dialled again once it ends.
     """
-    options = SessionOptions(backoff=Backoff(0.02, 0.05), resolve=0.02)
+    options = replace(QUICK, resolve=0.02)
     names["localhost"] = ["127.0.0.2"]
     one, other = Controller(), Controller()
     async with listening(one) as one, _at(other, "127.0.0.3", one.port):

@@ -123,6 +123,7 @@ async def test_metrics_are_served_on_their_port() -> None:
         stream = await controller.stream()
         await stream.push(wire_push(("nic0", "far0", 0, 0, 1), epoch=5, generation=9))
         await stream.acked()
+        await until(lambda: one.logged("metrics served"), "the line with the port")
         (line,) = one.logged("metrics served")
         wanted = {
             'heddle_agent_entries{state="programmed",switch="leaf0"} 1.0',
@@ -164,7 +165,7 @@ async def test_the_log_is_quiet_about_a_refusal_that_lasts() -> None:
         controller.refusal = (grpc.StatusCode.NOT_FOUND, "no switch leaf0 in fabrics/f1")
         async with agent(f"--controller={controller.address}", "--backoff-seconds=0.2") as one:
             await until(lambda: controller.attempts >= 3, "more attempts")
-            (line,) = one.logged("no session")
+    (line,) = one.logged("no session")
     assert line["why"] == "no switch leaf0 in fabrics/f1"
     assert "check --fabric and --switch" in str(line["cure"])
 

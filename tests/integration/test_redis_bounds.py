@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from heddle_controller.state.audit import verify
-from heddle_controller.state.errors import StaleEpoch
+from heddle_controller.state.errors import StaleEpoch, Unavailable
 from heddle_controller.state.plans import KEPT, plan_rows
 from heddle_controller.state.records import PlanFacts, Request
 from heddle_controller.store.applier import Bounds
@@ -17,6 +20,7 @@ from heddle_controller.store.redis.store import RedisStore
 from heddle_controller.store.redis.writes import Keys
 from tests.support.redis_server import NEVER, RedisServer, opened
 from tests.support.store_samples import clos, demands, job, plan_of, program_of
+from tests.support.waiting import PATIENCE, until
 
 KEYS = Keys("heddle")
 BOUNDS = Bounds(requests=10, writes=10, audit=10)
@@ -138,3 +142,37 @@ async def test_a_replica_that_slept_through_the_log(store: RedisStore, server: R
     assert len(await store.list_jobs("f1")) == 400
     assert await store.versions("f1") == await other.versions("f1")
     await other.close()
+
+
+async def test_a_server_without_memory_is_asked_for_the_lead_now_and_then(
+    store: RedisStore,
+) -> None:
+    """A server that refuses all writes is asked as often as it says, and the log says why.
+
+    Reads are answered, the audit trail among them. With room again, there is a leader.
+    """
+    await store.put_fabric("f1", clos(), request=Request("a1", "ann"))
+    await ask(store, "CONFIG", "SET", "maxmemory", "1")
+    with pytest.raises(Unavailable, match="maxmemory") as refused:
+        await store.submit_job("f1", job())
+    began, asked = time.monotonic(), await scripts_run(store)
+    with capture_logs() as logs:
+        leading = asyncio.create_task(store.acquire_leadership("c1"))
+        await until(lambda: any("maxmemory" in one.get("why", "") for one in logs), "the log")
+        for _ in range(100):
+            await ask(store, "PING")
+        asked = await scripts_run(store) - asked
+        assert asked <= 2 * (2 + (time.monotonic() - began) / refused.value.retry_after)
+        page = await store.audit()
+        assert verify(page.anchor, page.records) == page.head
+        assert [one.entry.actor for one in page.records] == ["ann"]
+    await ask(store, "CONFIG", "SET", "maxmemory", "0")
+    assert await asyncio.wait_for(leading, PATIENCE) > 0
+
+
+async def scripts_run(store: RedisStore) -> int:
+    """Return how many scripts the server has been asked to run."""
+    stats = await ask(store, "INFO", "commandstats")
+    return sum(
+        int(stats[name]["calls"]) for name in ("cmdstat_evalsha", "cmdstat_eval") if name in stats
+    )

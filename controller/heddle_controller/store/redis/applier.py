@@ -37,7 +37,6 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 import structlog
-from redis.asyncio import Redis
 
 from heddle_controller.state.audit import AuditPage, AuditRecord, Mark, parse_entry
 from heddle_controller.state.errors import PortError, Unavailable, Unusable
@@ -57,6 +56,7 @@ from heddle_controller.store.applier import (
 from heddle_controller.store.redis.link import Link
 from heddle_controller.store.redis.mirror import Follower, Mirror, OlderError
 from heddle_controller.store.redis.writes import (
+    AUDIT,
     FORM,
     LEAD,
     LIFT,
@@ -114,6 +114,7 @@ class Leases:
         self, holder: str, *, above: int = 0, following: Following = heed_nobody
     ) -> int:
         """Implement ``Applier.acquire_leadership``."""
+        why = ""
         while True:
             self._check_open()
             self._turn.clear()
@@ -121,9 +122,14 @@ class Leases:
                 epoch, pause = await self._ask(holder, above)
                 if not epoch:
                     following(await self.leader())
-            except Unavailable:
-                await self._until_returned()
-                continue
+            except Unavailable as error:
+                if not self.link.up:
+                    await self._until_returned()
+                    continue
+                epoch, pause = 0, error.retry_after  # it answers, but takes no writes
+                if str(error) != why:
+                    why = str(error)
+                    log.warning("nobody can lead, the store refuses writes", why=why)
             if epoch:
                 self._check_open()  # if closing, ``resign_all`` gives this lease up too
                 return epoch
@@ -455,16 +461,9 @@ class RedisApplier(Leases):
 
     async def audit(self, *, after: int = 0, limit: int = 0) -> AuditPage:
         """Implement ``Applier.audit``."""
-        keys = self.keys
-
-        async def read(client: Redis) -> list[Any]:
-            async with client.pipeline(transaction=True) as pipeline:
-                pipeline.xrange(keys.audit, f"({after}-0", "+", count=limit or None)
-                pipeline.hmget(keys.audit_marks, ["number", "hash", "anchor", "anchor_hash"])
-                answers: list[Any] = await pipeline.execute()
-                return answers
-
-        rows, (number, last, dropped, anchor) = await self.link.call(read)
+        names, args = [self.keys.audit, self.keys.audit_marks], [after, limit]
+        told = await self.link.call(lambda c: AUDIT.call(c, names, args))
+        rows, (number, last, dropped, anchor) = told
         head = Mark(int(number), last) if number else Mark()
         records = tuple(_record(*row) for row in rows)
         return AuditPage(Mark(int(dropped), anchor) if dropped else Mark(), head, records)
@@ -506,5 +505,6 @@ class RedisApplier(Leases):
         await self.link.close()
 
 
-def _record(identity: bytes, fields: dict[bytes, bytes]) -> AuditRecord:
+def _record(identity: bytes, values: list[bytes]) -> AuditRecord:
+    fields = dict(zip(values[::2], values[1::2], strict=True))
     return AuditRecord(int(identity.partition(b"-")[0]), fields[b"h"], parse_entry(fields[b"e"]))

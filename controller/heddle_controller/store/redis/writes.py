@@ -65,6 +65,7 @@ LEAD = _script("lead")
 RENEW = _script("renew")
 RESIGN = _script("resign")
 LIFT = _script("lift")
+AUDIT = _script("audit")
 
 
 class Note(NamedTuple):

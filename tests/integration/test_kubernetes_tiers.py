@@ -7,12 +7,14 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
+import httpx2
 import pytest
 from lightkube.config.kubeconfig import KubeConfig
 
 from heddle_kubernetes.app import clear
-from tests.support.kube_api import Json, KubeApi
+from tests.support.kube_api import Json, KubeApi, Refused
 from tests.support.kube_world import World, kube_world
+from tests.support.ports import free_port
 from tests.support.slurm_world import NODES, even_and_odd
 from tests.support.waiting import wait_until
 
@@ -180,6 +182,33 @@ def test_labels_stay_while_no_controller_answers(world: World) -> None:
     assert not [path for _, path, _ in world.api.writes if "nodes" in path]
     world.start()
     wait_until(lambda: labels(world) == {"n0": ("l0", "f1"), "n1": ("l1", "f1")}, "labels")
+
+
+@pytest.mark.parametrize("code", [403, 500])
+def test_a_kind_that_cannot_be_read_holds_up_no_other(world: World, code: int) -> None:
+    """Labels and a Topology appear while HyperNodes are refused, and HyperNodes afterwards.
+
+    The role may lack a kind that is not installed; that is no reason not to be ready.
+    """
+    allowed = world.api.allowed
+
+    def without(verb: str, group: str, resource: str, name: str) -> bool:
+        if resource == "hypernodes":
+            raise Refused(code, "no HyperNodes for anybody")
+        return allowed(verb, group, resource, name)
+
+    world.on_api(lambda api: setattr(api, "allowed", without))
+    port = free_port()
+    try:
+        join(world, "n0")
+        world.start(health=("127.0.0.1", port))
+        wait_until(lambda: labels(world) == {"n0": ("l0", "f1")}, "the labels")
+        wait_until(lambda: world.of("topologies"), "the Topology")
+        if code == 403:
+            wait_until(lambda: httpx2.get(f"http://127.0.0.1:{port}/ready").is_success, "ready")
+    finally:
+        world.on_api(lambda api: setattr(api, "allowed", allowed))
+    wait_until(lambda: world.of("hypernodes"), "what may be read later to be written")
 
 
 def test_a_cluster_without_kueue_and_volcano_has_labels(

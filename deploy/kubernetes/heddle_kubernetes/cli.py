@@ -129,11 +129,14 @@ def serve_command(  # noqa: PLR0917 - click gives them by name
 ) -> None:
     """Keep a cluster and Heddle in step, until stopped. Several replicas may run."""
     try:
-        split_addresses(server)
+        addresses = split_addresses(server)
+        credentials = Credentials(tls_ca, tls_cert, tls_key, token_file, options=True)
+        credentials.of_channel()
+        credentials.metadata(addresses)
         settings = Settings(
             servers=server,
             fabric=fabric,
-            credentials=Credentials(tls_ca, tls_cert, tls_key, token_file, options=True),
+            credentials=credentials,
             limits=Limits(wait, sweep),
             admission=admission,
             tiers=tiers,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import aclosing, contextmanager, suppress
 from typing import Any, cast
@@ -17,7 +18,7 @@ from lightkube.generic_resource import GenericNamespacedResource
 from lightkube.types import PatchType
 
 from heddle.text import clean
-from heddle_kubernetes.objects import Kind, Object, key_of, text
+from heddle_kubernetes.objects import Kind, Object, key_of, part, text
 
 PAUSE = 0.1
 """Seconds to pause after the first failure; doubles up to ``LONGEST_PAUSE``."""
@@ -140,8 +141,8 @@ class Mirror:
     Attributes:
         kind: The kind of objects.
         objects: The objects by ``namespace/name``.
-        served: Whether the API server knows the kind; None until it was asked.
-        synced: Set once the objects have been read, or the kind is known not to exist.
+        served: Whether the API server has the kind and lets this program list it; None until then.
+        synced: Set once the objects have been read, or the kind is known not to be served.
     """
 
     def __init__(
@@ -149,6 +150,7 @@ class Mirror:
         cluster: Cluster,
         kind: Kind,
         changed: Callable[[str, Object | None], None],
+        kept: Callable[[Object], Object] = dict,
     ) -> None:
         """Create a mirror; ``run`` fills it.
 
@@ -156,26 +158,30 @@ class Mirror:
             cluster: The cluster to read.
             kind: The kind of objects.
             changed: Called with the key and each object that is new or changed, and with the key
-                and
-                None for each one that was deleted.
+                and None for each one that was deleted. A new version of the same is no change.
+            kept: Returns what is needed of an object: its name, its version and more.
         """
         self.objects: dict[str, Object] = {}
         self.served: bool | None = None
         self.synced = asyncio.Event()
         self.kind = kind
-        self._cluster, self._changed = cluster, changed
+        self._cluster, self._changed, self._kept = cluster, changed, kept
 
     async def run(self) -> None:
         """Keep the mirror up to date until cancelled."""
         pause, told = PAUSE, ""
+        clock = asyncio.get_running_loop().time
         while True:
+            read = math.inf
             try:
                 version = await self._list()
-                pause, told = PAUSE, ""
+                read = clock()
                 while True:
                     version = await self._watch(version)
             except ClusterError as error:
-                if error.code == MISSING and self.served is not True:
+                if clock() - read > LONGEST_PAUSE:  # else all would be listed again and again
+                    pause, told = PAUSE, ""
+                if error.code in {MISSING, FORBIDDEN} and self.served is not True:
                     self.served = False
                     self.synced.set()
                 if str(error) != told and error.code != GONE:
@@ -210,8 +216,18 @@ class Mirror:
         key = key_of(found)
         if what == "DELETED":
             self.objects.pop(key, None)
-        elif what in {"ADDED", "MODIFIED"}:
-            if self.objects.get(key) == found:
-                return
-            self.objects[key] = found
-        self._changed(key, None if what == "DELETED" else found)
+            self._changed(key, None)
+        if what not in {"ADDED", "MODIFIED"}:
+            return
+        before, after = self.objects.get(key), self._kept(found)
+        self.objects[key] = after
+        if before is None or _unversioned(before) != _unversioned(after):
+            self._changed(key, after)
+
+
+def _unversioned(found: Object) -> Object:
+    """Return an object without its version, which changes with all that others write."""
+    metadata = {**(part(found, "metadata") or {})}
+    for field in ("resourceVersion", "managedFields"):
+        metadata.pop(field, None)
+    return {**found, "metadata": metadata}

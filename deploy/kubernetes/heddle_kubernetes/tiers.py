@@ -171,7 +171,7 @@ class Tiers:
             heddle: The controller with the fabric; None if this is only used to ``clear``.
             topology: Name of the Topology object for Kueue.
         """
-        self.nodes = Mirror(cluster, NODE, self._woken)
+        self.nodes = Mirror(cluster, NODE, self._node_changed, _kept)
         self._kinds = {
             "topologies": Mirror(cluster, TOPOLOGY, self._woken),
             "hyper_nodes": Mirror(cluster, HYPER_NODE, self._woken),
@@ -179,6 +179,7 @@ class Tiers:
         self._cluster, self._heddle, self._topology = cluster, heddle, topology
         self._wake = asyncio.Event()
         self._fabric: fabric_pb2.Fabric | None = None
+        self._shown: Shown | None = None  # of this fabric and these nodes; None if it is outdated
         self._known: set[str] = set()  # warnings of the last round; _told has those of this round
         self._told: set[str] = set()
 
@@ -192,15 +193,14 @@ class Tiers:
         async with asyncio.TaskGroup() as tasks:
             for mirror in self.mirrors:
                 tasks.create_task(mirror.run())
-            for mirror in self.mirrors:
-                await mirror.synced.wait()
+                tasks.create_task(self._wake_once_read(mirror))
             while True:
+                await self._woken_within(EVERY)
                 self._wake.clear()
                 self._known, self._told = self._told, set()
                 await self._look()
-                if self._fabric is not None:
+                if self._fabric is not None and self.nodes.served:
                     await self._apply(self._fabric)
-                await self._woken_within(EVERY)
 
     async def clear(self) -> None:
         """Remove all labels and objects that this program made."""
@@ -208,7 +208,7 @@ class Tiers:
             running = [tasks.create_task(mirror.run()) for mirror in self.mirrors]
             for mirror in self.mirrors:
                 await mirror.synced.wait()
-            while not await self._show(Shown({}, {}, {}), None):
+            while not (self.nodes.served and await self._show(Shown({}, {}, {}), None)):
                 await self._woken_within(1)
                 self._wake.clear()
             for task in running:
@@ -219,7 +219,15 @@ class Tiers:
             async with asyncio.timeout(seconds):
                 await self._wake.wait()
 
+    async def _wake_once_read(self, mirror: Mirror) -> None:
+        await mirror.synced.wait()
+        self._wake.set()
+
     def _woken(self, _: str, __: Object | None) -> None:
+        self._wake.set()
+
+    def _node_changed(self, _: str, __: Object | None) -> None:
+        self._shown = None
         self._wake.set()
 
     async def _look(self) -> None:
@@ -233,13 +241,15 @@ class Tiers:
                 return
             request = fabric_pb2.GetFabricRequest(name=name)
             self._fabric = await self._heddle.fabrics.GetFabric(request)
+            self._shown = None
         except (HeddleError, CredentialsError) as error:
             self._tell(f"the fabric is not read, labels and topologies stay: {error}")
 
     async def _apply(self, fabric: fabric_pb2.Fabric) -> None:
         name = fabric.name.rpartition("/")[2]
-        wanted = shown(fabric, self.nodes.objects.values(), self._topology)
-        await self._show(wanted, _label(name))
+        if self._shown is None:
+            self._shown = shown(fabric, self.nodes.objects.values(), self._topology)
+        await self._show(self._shown, _label(name))
 
     async def _show(self, wanted: Shown, fabric: str | None) -> bool:
         """Change the cluster to show this; return whether nothing failed.
@@ -313,6 +323,16 @@ class Tiers:
         if what not in self._known | self._told:
             _log.warning("%s", clean(what))
         self._told.add(what)
+
+
+def _kept(node: Object) -> Object:
+    """Return what is needed of a node, which is small; kubelets rewrite the rest all the time."""
+    metadata = part(node, "metadata") or {}
+    kept = {
+        name: metadata[name] for name in ("name", "resourceVersion", "labels") if name in metadata
+    }
+    record = part(metadata, "annotations", LABELLED)
+    return {"metadata": {**kept, "annotations": {} if record is None else {LABELLED: record}}}
 
 
 def _is_ours(found: Object, fabric: str | None) -> bool:

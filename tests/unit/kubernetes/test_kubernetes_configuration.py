@@ -15,6 +15,15 @@ CONTEXT = {"name": "c", "context": {"cluster": "c", "user": "u"}}
 CLUSTER = {"name": "c", "cluster": {"server": "https://127.0.0.1:1"}}
 
 
+@pytest.fixture
+def usable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Set a configuration of a cluster at whose address nobody answers."""
+    users = [{"name": "u", "user": {"token": "t"}}]
+    usable = {"clusters": [CLUSTER], "contexts": [CONTEXT], "users": users, "current-context": "c"}
+    (tmp_path / "config").write_text(json.dumps(usable))
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -46,12 +55,31 @@ def test_the_error_names_the_file(
     assert done.output.count("\n") == 1
 
 
-def test_a_port_that_is_taken_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("usable")
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        (["--tls-ca", "FOLDER/none"], "--tls-ca FOLDER/none: No such file"),
+        (["--tls-ca", "FOLDER/config"], "--tls-ca FOLDER/config: "),
+        (["--tls-cert", "FOLDER/none"], "--tls-cert: certificate and key belong together"),
+        (["--token-file", "FOLDER/none"], "--token-file FOLDER/none: No such file"),
+        (["--token-file", "FOLDER/config", "--server", "h:1"], "--token-file: is not sent to h in"),
+    ],
+)
+def test_files_are_checked_before_anybody_is_asked(
+    tmp_path: Path, options: list[str], error: str
+) -> None:
+    """The program ends with 2 and one line, which names the option, although nobody answers."""
+    words = [option.replace("FOLDER", str(tmp_path)) for option in options]
+    done = CliRunner().invoke(main, ["serve", *words])
+    assert done.exit_code == 2, done.output
+    assert done.output.startswith(f"Error: {error.replace('FOLDER', str(tmp_path))}")
+    assert done.output.count("\n") == 1
+
+
+@pytest.mark.usefixtures("usable")
+def test_a_port_that_is_taken_is_named() -> None:
     """The program ends with 2 and one line, which names the option and the address."""
-    users = [{"name": "u", "user": {"token": "t"}}]
-    usable = {"clusters": [CLUSTER], "contexts": [CONTEXT], "users": users, "current-context": "c"}
-    (tmp_path / "config").write_text(json.dumps(usable))
-    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
     with socket.create_server(("127.0.0.1", 0)) as other:
         taken = f"127.0.0.1:{other.getsockname()[1]}"
         done = CliRunner().invoke(main, ["serve", "--health", taken])

@@ -109,3 +109,30 @@ async def test_routes_are_of_the_plan_that_there_is(server: RedisServer) -> None
         assert index.plan is plans[-1]
         await emptied(server, store)
     await store.close()
+
+
+async def test_a_plan_is_read_once_although_a_lost_one_was_newer(server: RedisServer) -> None:
+    """Each replica keeps the newest plan that the store has, instead of reading it each time."""
+    one, other = await opened(server.url), await opened(server.url)
+    for commits in (3, 1):
+        await one.put_fabric("f1", clos())
+        epoch = await one.acquire_leadership("c1")
+        plan = plan_of((await one.intent("f1")).fabric)
+        for generation in range(commits):
+            await one.commit(
+                "f1",
+                epoch=epoch,
+                expected_generation=generation,
+                plan=plan,
+                program=program_of(plan, epoch, generation + 1),
+                facts=PlanFacts(),
+            )
+        for store in (one, other):
+            first, second = await store.committed("f1"), await store.committed("f1")
+            assert first is not None
+            assert second is not None
+            assert (first.generation, second.generation) == (commits, commits)
+            assert first.plan is second.plan
+        await emptied(server, one, other)
+    await one.close()
+    await other.close()

@@ -24,7 +24,7 @@ from heddle_controller.state.errors import Unusable
 from heddle_controller.state.fabrics import meta_of
 from heddle_controller.state.plans import PlanRow, plan_rows
 from heddle_controller.state.records import DemandRecord
-from heddle_controller.state.view import View
+from heddle_controller.state.view import GENERATION, View
 from heddle_controller.store.applier import Applier
 
 _Value = TypeVar("_Value")
@@ -151,9 +151,13 @@ class LargeValues:
         return made
 
     def keep_plan(self, fabric: str, blobs: tuple[str, ...], made: Whole) -> None:
-        """Keep a plan as the newest one of a fabric, unless a newer one is known."""
-        known = self.plans.get(fabric)
-        if known is None or known[1][1].generation <= made[1].generation:
+        """Keep a plan as the newest one of a fabric, unless a newer one is known.
+
+        What is newer than the newest plan of the store does not count: the store came back older.
+        """
+        known, generation = self.plans.get(fabric), made[1].generation
+        newest = self._applier.view(fabric).number(GENERATION)
+        if known is None or known[1][1].generation <= generation or generation == newest:
             self.plans[fabric] = blobs, made
 
     def forget_structures(self) -> None:

@@ -188,6 +188,8 @@ class StagedFleet(Fleet):
         self.hung: set[int] = set()
         self.skew: dict[int, float] = {}
         """Seconds by which the clock of a switch is ahead, by row."""
+        self._before: dict[int, dict[Link, bool]] = {}
+        """States of links that only the kernel of a switch saw change, as its agent left them."""
         self._stack = AsyncExitStack()
         super().__init__(
             fabric, [self.shared_relay.address], name=name, seed=seed, notices=self.notices
@@ -260,6 +262,7 @@ class StagedFleet(Fleet):
         """
         if empty:
             self.switches.boot(row)
+        self._before.pop(row, None)
         self._prepare(row)
         self.notices.live = True
         try:
@@ -281,6 +284,7 @@ class StagedFleet(Fleet):
         """Let an agent continue that hung. It sees the present state of its links."""
         self.hung.discard(row)
         self.notices.deaf.discard(self.agents[row].switch)
+        self.agents[row].forwarding.links_changed(self._before.pop(row, {}))
         await self.see(self.links_at(row), {row})
 
     def links_at(self, row: int) -> list[int]:
@@ -324,5 +328,6 @@ class StagedFleet(Fleet):
             if end in self.awake:
                 (self.links[end].up if up else self.links[end].down)(other, key)
             else:
-                link = Link.between(ids[end], other, key)
-                self.agents[end].forwarding.links_changed({link: up})
+                link, forwarding = Link.between(ids[end], other, key), self.agents[end].forwarding
+                self._before.setdefault(end, {}).setdefault(link, link not in forwarding.table.down)
+                forwarding.links_changed({link: up})

@@ -169,8 +169,8 @@ class FaultInjectingController:
 
     @property
     def sound(self) -> bool:
-        """Whether it serves and no fault is ordered."""
-        return self.serves and self.orders.none
+        """Whether it serves and no fault was ever ordered: it might still die of one."""
+        return self.serves and not self.orders.given
 
     @property
     def api(self) -> str:

@@ -14,6 +14,8 @@ class Orders:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.given = False
+        """Whether a fault was ever ordered, even if the order is obeyed or taken back."""
         folder.mkdir(exist_ok=True)
 
     @property
@@ -23,11 +25,6 @@ class Orders:
         return sys.executable, "-m", module, str(self.folder)
 
     @property
-    def none(self) -> bool:
-        """Whether no fault is ordered."""
-        return not any(self.folder.iterdir())
-
-    @property
     def deadly(self) -> str:
         """The point at which a controller still has to die; "" for none."""
         path = self.folder / DIE
@@ -35,15 +32,18 @@ class Orders:
 
     def die_at(self, point: str) -> None:
         """Make the controller die when it reaches a point of its work, see ``fault_injection``."""
+        self.given = True
         (self.folder / DIE).write_text(point)
 
     def store_down(self, *, down: bool) -> None:
         """Make the controller's store fail, or work again."""
+        self.given = True
         path = self.folder / STORE_DOWN
         path.touch() if down else path.unlink(missing_ok=True)
 
     def skew(self, seconds: float) -> None:
         """Set the controller's clock ahead, also after a restart, until ``clear``."""
+        self.given = True
         (self.folder / SKEW).write_text(f"{seconds}")
 
     def clear(self) -> None:

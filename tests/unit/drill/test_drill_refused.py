@@ -148,6 +148,30 @@ def test_steps_that_contradict_others(tmp_path: Path, steps: str, said: str) -> 
     assert any(said in str(problem) for problem in refused.value.problems), refused.value.problems
 
 
+def test_steps_of_one_moment_that_do_not_undo_each_other(tmp_path: Path) -> None:
+    """Steps on one target at the same time are refused only if one undoes the other."""
+    steps = """
+  - {at: 100ms, part: [controller, z0-l0]}
+  - {at: 100ms, hang: controller}
+  - {at: 200ms, part: [controller, z0-l1]}
+  - {at: 200ms, join: [z0-l0, controller]}
+  - {at: 200ms, resume: controller}
+"""
+    assert len(_load(tmp_path, steps).timeline) == 5
+    both = """
+  - {at: 100ms, part: [controller, z0-l0]}
+  - {at: 100ms, join: [z0-l0, controller]}
+"""
+    with pytest.raises(InputError, match="part and join controller and z0-l0 at the same time"):
+        _load(tmp_path, both)
+
+
+def test_a_set_up_knows_no_hops(tmp_path: Path) -> None:
+    """No probe has a path when the set-up is done, so a hop is refused there."""
+    with pytest.raises(InputError, match=r"setup \(line 20\): hop 2 of one: probes take no path"):
+        _load(tmp_path, "  []", head=f"{HEAD}setup:\n  - {{cut: hop 2 of one}}\n")
+
+
 def test_what_is_worse_may_follow(tmp_path: Path) -> None:
     """A degraded cable may become silent and a silent one may be cut. One mend repairs all."""
     steps = ["degrade: {}, gbps: 10", "degrade: {}, gbps: 5", "silence: {}", "cut: {}", "mend: {}"]

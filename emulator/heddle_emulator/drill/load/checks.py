@@ -90,6 +90,8 @@ def _step(scenario: Scenario, where: str, step: Step) -> Iterator[Problem]:
     at = f"{where} (line {step.line})"
     for target in step.targets:
         reason = _wrong(scenario, step, target)
+        if where == "setup" and isinstance(target, Hop):
+            reason = reason or f"{target}: probes take no path yet; name the cable as 'l0 to s1'"
         if reason:
             yield Problem(at, reason)
     if step.kind is StepKind.REPLACE and step.other not in scenario.fabric.structure.nics_of_host:
@@ -184,12 +186,13 @@ def contradictions(scenario: Scenario) -> Iterator[Problem]:
     for where, steps in (("setup", scenario.setup), ("timeline", scenario.timeline)):
         moment: dict[tuple[float, str], Step] = {}
         for step in steps:
-            pair = step.kind in {StepKind.PART, StepKind.JOIN}
+            pair = _pair(step)
             for target in step.targets[:1] if pair else step.targets:
                 at = f"{where} (line {step.line})"
-                before = moment.setdefault((step.at, str(target)), step)
+                before = moment.setdefault((step.at, pair or str(target)), step)
                 if where == "timeline" and before.line != step.line and _against(before, step):
-                    what = f"{before.kind.value} and {step.kind.value} {target} at the same time"
+                    who = pair or target
+                    what = f"{before.kind.value} and {step.kind.value} {who} at the same time"
                     yield Problem(at, f"{what}; keep one of them")
                     continue
                 reason = mind.reason(step, target)
@@ -200,9 +203,16 @@ def contradictions(scenario: Scenario) -> Iterator[Problem]:
 def _against(before: Step, step: Step) -> bool:
     """Whether two steps on one target exclude each other at the same time: one undoes the other."""
     kinds = {before.kind, step.kind}
-    return before.kind is not step.kind and (
-        StepKind.MEND in kinds or bool(kinds & _OPPOSITES.keys() and kinds & _DOES)
-    )
+    if StepKind.MEND in kinds:
+        return before.kind is not step.kind
+    return before.kind is _OPPOSITES.get(step.kind) or step.kind is _OPPOSITES.get(before.kind)
+
+
+def _pair(step: Step) -> str:
+    """Return the two nodes of a step on what is between them, in one order; "" for other steps."""
+    if step.kind not in {StepKind.PART, StepKind.JOIN}:
+        return ""
+    return " and ".join(sorted(str(target) for target in step.targets))
 
 
 def _worse(kind: StepKind, than: StepKind) -> bool:
@@ -280,11 +290,11 @@ class _Mind:
     def _lasting(self, step: Step, target: str) -> str:
         undone = _OPPOSITES.get(step.kind)
         if undone is not None:
-            key = (undone, self._pair(step) or target)
+            key = (undone, _pair(step) or target)
             if self.lasting.pop(key, None) is None:
                 return f"{undone.value} {target} does not stand before it; leave it out"
             return ""
-        key = (step.kind, self._pair(step) or target)
+        key = (step.kind, _pair(step) or target)
         if key in self.lasting and self.lasting[key] != step.line:
             since = self.lasting[key]
             return f"{step.kind.value} {target} stands already, since line {since}; undo it before"
@@ -294,11 +304,6 @@ class _Mind:
                 return f"{target} is {word} since line {since}; it cannot {step.kind.value} then"
         self.lasting[key] = step.line
         return ""
-
-    def _pair(self, step: Step) -> str:
-        if step.kind not in {StepKind.PART, StepKind.JOIN}:
-            return ""
-        return " ".join(sorted(str(target) for target in step.targets))
 
     def _submit(self, name: str) -> str:
         if name in self.jobs:

@@ -21,7 +21,7 @@ from heddle_emulator.drill.fluid.harness import SETTLE_SECONDS, ControllerHarnes
 from heddle_emulator.drill.fluid.world import FluidWorld
 from heddle_emulator.drill.load import load_scenario
 from heddle_emulator.drill.runner import DrillRunner
-from heddle_emulator.fleet import FaultInjectingController, Held
+from heddle_emulator.fleet import ControllerPool, FaultInjectingController, Held
 from heddle_emulator.report.evidence import Mark, Story
 from tests.support.waiting import PATIENCE, wait_until
 
@@ -105,6 +105,18 @@ def test_a_near_one_needs_no_notice(runner: DrillRunner, tmp_path: Path) -> None
     values, _ = _play(runner, tmp_path, DEMAND, steps)
     assert values["recovered", "one"] == pytest.approx(0.002)
     assert values["stranded", "all"] == 0
+
+
+def test_what_an_agent_slept_through_leaves_no_trace(runner: DrillRunner, tmp_path: Path) -> None:
+    """Cables that an agent did not see cut are used again once it goes on and they are mended."""
+    steps = """  - {at: 50ms, hang: l0}
+  - {at: 100ms, cut: links of l0}
+  - {at: 390ms, mend: links of l0}
+  - {at: 400ms, resume: l0}
+"""
+    values, _ = _play(runner, tmp_path, DEMAND, steps)
+    assert values["stranded", "one"] == 0
+    assert values["slowest after", "all"] == 1
 
 
 def test_a_silent_link_and_a_slow_one(runner: DrillRunner, tmp_path: Path) -> None:
@@ -295,6 +307,25 @@ def test_a_controller_that_is_started_twice_runs_once(tmp_path: Path) -> None:
     first, second = asyncio.run(processes())
     assert len(first) == len(second) == 1
     assert first != second
+
+
+def test_a_controller_that_was_to_die_is_not_lent_again() -> None:
+    """It might still die, even if it has seen its order and the order is gone."""
+
+    async def lent_twice() -> list[FaultInjectingController]:
+        pool = ControllerPool()
+        try:
+            first, _ = await pool.lend()
+            first.orders.die_at("ack")
+            first.orders.clear()
+            pool.give_back(first)
+            second, _ = await pool.lend()
+        finally:
+            await pool.close()
+        return [first, second]
+
+    first, second = asyncio.run(lent_twice())
+    assert first is not second
 
 
 def test_ctrl_c_leaves_a_report_and_nothing_else(tmp_path: Path) -> None:

@@ -71,6 +71,37 @@ def test_a_drill_is_played_judged_and_reported(
     assert not _labs(os.getpid())
 
 
+AGAIN = """
+drill: again
+proves: The set-up holds in every run, and what was parted is joined in any order
+worlds: [netns]
+fabric:
+  clos: {leaves: 2, spines: 1, nics_per_leaf: 1, nics_per_host: 1}
+probes:
+  - {probe: one, from: l0-h0-n0, to: l1-h0-n0, rate: 1000}
+setup:
+  - {silence: l0 to s0, share: 0.3}
+timeline:
+  - {at: 50ms, part: [l0, l1]}
+  - {at: 100ms, join: [l1, l0]}
+runs: 2
+expect:
+  - {lost: one, least: 30}
+  - {stranded: one, least: 1}
+"""
+
+
+def test_every_run_begins_with_the_set_up(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A cable that the set-up makes lossy loses packets in each run."""
+    require_lab()
+    path = tmp_path / "again.yaml"
+    path.write_text(AGAIN)
+    status = run_command_line(["drill", str(path)])
+    assert status == 0, capsys.readouterr().out
+
+
 def test_a_faulty_file_is_refused_before_anything_is_built(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

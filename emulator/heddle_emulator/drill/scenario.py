@@ -317,7 +317,7 @@ class Scenario:
     variants: tuple[Variant, ...]
     probes: tuple[ProbeSpec | EachFlow, ...]
     setup: tuple[Step, ...]
-    """Steps done before the timeline: in the lab once per variant, in virtual time in each run."""
+    """Steps done before the timeline of every run."""
     timeline: tuple[Step, ...]
     expectations: tuple[Expectation, ...]
     runs: int = 1

@@ -129,7 +129,10 @@ class FabricUnderTest:
         raise NotImplementedError
 
     async def part(self, one: str, other: str, *, apart: bool) -> None:
-        """Separate two nodes on the management network, or connect them again."""
+        """Separate two nodes on the management network, or connect them again.
+
+        The two come in the same order each time, ``CONTROLLER`` first.
+        """
         raise NotImplementedError
 
     async def fail_store(self, *, down: bool) -> None:
@@ -194,7 +197,8 @@ class StepRunner:
             case StepKind.MEND:
                 await test.mend(links)
             case StepKind.PART | StepKind.JOIN:
-                one, other = sorted(map(str, step.targets), key=lambda name: name != CONTROLLER)
+                names = sorted(map(str, step.targets))
+                one, other = sorted(names, key=lambda name: name != CONTROLLER)
                 await test.part(one, other, apart=step.kind is StepKind.PART)
             case StepKind.FAIL | StepKind.RESTORE:
                 await test.fail_store(down=step.kind is StepKind.FAIL)

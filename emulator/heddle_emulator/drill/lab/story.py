@@ -204,9 +204,9 @@ def lab_measured(
         if sent:
             found["lost", name] = lost
             found["delivered", name] = 1 - lost / sent
+            found["stranded", name] = sum(_is_stranded(one, window) for one in notes)
         if sent and window.fault is not None:
             found["recovered", name] = max(_recovered(one, window) for one in notes)
-            found["stranded", name] = sum(_is_stranded(one, window) for one in notes)
         if offered.get(name):
             rates = [one.mbit(window.begin, window.end) / offered[name] for one in notes]
             found["slowest", name] = min(rates)

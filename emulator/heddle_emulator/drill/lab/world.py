@@ -1,6 +1,6 @@
 """The lab as a world for drills: real kernels and packets, and every run from a whole fabric.
 
-For every variant: demand its flows and do the set-up. For every run: find the paths of the probes,
+For every variant: demand its flows. For every run: do the set-up, find the paths of the probes,
 send, do the timeline, watch, mend, and wait until BGP and the plan are whole again. Nothing is
 measured while effects of an earlier run last.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AsyncExitStack, closing, contextmanager, nullcontext
 from typing import Self
 
@@ -19,7 +19,7 @@ from heddle_emulator.drill.lab.fabric import LabFabric
 from heddle_emulator.drill.lab.run import LAB_PATIENCE, LabContext, LabRun, Steady
 from heddle_emulator.drill.lab.story import lab_assumptions
 from heddle_emulator.drill.runner import PlayedRun, Report, RunValues
-from heddle_emulator.drill.scenario import CONTROLLER, LabSpec, Scenario, StepKind, Variant
+from heddle_emulator.drill.scenario import CONTROLLER, LabSpec, Scenario, Step, StepKind, Variant
 from heddle_emulator.drill.steps import StepRunner
 from heddle_emulator.fleet.orders import Orders
 from heddle_emulator.netns import mark, witness
@@ -31,6 +31,8 @@ from heddle_emulator.netns.programs import Programs
 from heddle_emulator.netns.steering import SteeringHosts
 from heddle_emulator.netns.up import bring_up, wait_introduced, wait_links_up
 
+_DRAINS = frozenset({StepKind.DRAIN, StepKind.UNDRAIN})
+"""Steps of a set-up that the end of a run does not undo."""
 ORDERED = frozenset({StepKind.FAIL, StepKind.RESTORE, StepKind.SKEW})
 """Steps that need a controller that obeys orders to fail."""
 
@@ -130,19 +132,29 @@ class LabSession:
             found["entries", ""] = await context.control.demand(variant.flows, LAB_PATIENCE)
         if self._scenario.steers:
             await asyncio.to_thread(self._steer, variant)
-        for step in self._scenario.setup:
-            await StepRunner(context.fabric).do(step)
+        await self._set_up(self._scenario.setup)
         return found
 
     async def run(self, variant: Variant, number: int) -> PlayedRun:
-        """Implement ``Session.run``."""
+        """Implement ``Session.run``. What the run before undid of the set-up is done again."""
         context = self._context
+        if number:
+            await self._set_up(s for s in self._scenario.setup if s.kind not in _DRAINS)
         if context.steering is None:  # paths of ports are probed once for all runs
             context.lab.reseed(self._scenario.seed + number)
         drained = set(context.control.drained) if context.control is not None else set[str]()
         played = await LabRun(context, *await self._steady.find(variant)).play()
         await self._whole_again(drained)
         return played
+
+    async def _set_up(self, steps: Iterable[Step]) -> None:
+        """Do steps of the set-up, and wait for the plan without the switches that they drain."""
+        context, control = self._context, self._context.control
+        drained = set(control.drained) if control is not None else set[str]()
+        for step in steps:
+            await StepRunner(context.fabric).do(step)
+        if control is not None and control.drained != drained and not context.is_left_alone():
+            await control.settled(LAB_PATIENCE)
 
     def _steer(self, variant: Variant) -> None:
         """Let hosts steer the flows of a variant, and end the steering of the one before."""

@@ -8,6 +8,7 @@ import resource
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -20,6 +21,7 @@ from heddle.v1.fabric_pb2_grpc import FabricServiceStub
 from heddle.v1.plan_pb2_grpc import PlanServiceStub
 from heddle_controller.model.fabric import Fabric, State
 from heddle_controller.model.files.fabric_file import save_fabric_file
+from heddle_controller.planner import process
 from heddle_controller.planner.core import planning_engine
 from heddle_controller.planner.port import PlannerLost
 from heddle_controller.planner.process import PlanningProcess, ProcessLimits
@@ -121,6 +123,33 @@ async def test_a_process_that_takes_no_question_is_replaced(planner: PlanningPro
     assert found is not None
     assert planner.pid not in {0, before}
     assert not runs(before)
+
+
+async def test_a_halt_of_the_whole_machine_is_no_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that could not work, because nothing on the machine did, still gets to answer."""
+    limits = ProcessLimits(silence=0.2)
+    planner, looked = PlanningProcess("halted", limits), asyncio.Event()
+
+    def idle(_: int) -> float:
+        looked.set()
+        return 0.0
+
+    monkeypatch.setattr(process, "processor_seconds", idle)
+    monkeypatch.setattr(process, "_wants_to_work", lambda _: False)
+
+    async def answers_after_a_halt() -> str:
+        await looked.wait()
+        time.sleep(5 * limits.silence)  # noqa: ASYNC251 - the halt
+        await asyncio.sleep(limits.silence / 10)
+        return "the answer"
+
+    planner.start()
+    try:
+        assert await planner._unless_hung(answers_after_a_halt(), PATIENCE) == "the answer"
+        with pytest.raises(TimeoutError, match="did nothing"):
+            await planner._unless_hung(asyncio.Event().wait(), PATIENCE)
+    finally:
+        await planner.close()
 
 
 async def test_a_process_lives_on_beside_many_sessions() -> None:

@@ -54,7 +54,10 @@ log = structlog.stdlib.get_logger(__name__)
 FLOWS = 25_000
 """Number of flows for each of which multiples an answer may take another ``patience``."""
 _LOOKS = 4
-"""How often within ``silence`` the process is checked for work."""
+"""How often within ``silence`` the process is checked for work.
+
+These checks are counted, not the seconds, because a machine may halt this process for longer.
+"""
 _TRIES = 2
 """How many processes, one after another, are asked for one plan."""
 
@@ -269,17 +272,17 @@ class PlanningProcess:
         """
         assert self._running is not None  # started by the caller
         pid, begun = self._running.process.pid, time.monotonic()
-        worked, since = -1.0, begun
+        worked, idle_looks = -1.0, 0
         task = asyncio.create_task(work)
         try:
             while not (await asyncio.wait([task], timeout=self._limits.silence / _LOOKS))[0]:
-                now, work_done = time.monotonic(), processor_seconds(pid)
-                if work_done > worked or _wants_to_work(pid):
-                    worked, since = work_done, now
-                if now - since >= self._limits.silence:
-                    raise TimeoutError(f"did nothing for {now - since:.1f} s")
-                if now - begun >= patience:
-                    raise TimeoutError(f"has not answered for {now - begun:.0f} s")
+                work_done = processor_seconds(pid)
+                worked_since = work_done > worked or _wants_to_work(pid)
+                worked, idle_looks = work_done, 0 if worked_since else idle_looks + 1
+                if idle_looks >= _LOOKS:
+                    raise TimeoutError(f"did nothing for {self._limits.silence:g} s")
+                if (waited := time.monotonic() - begun) >= patience:
+                    raise TimeoutError(f"has not answered for {waited:.0f} s")
             return await task
         finally:
             if not task.done():
@@ -373,10 +376,17 @@ async def _readable(end: socket.socket) -> None:
 
 
 def _wants_to_work(pid: int) -> bool:
-    """Return whether a process is ready to run or waits for a disk, so that it is not hung."""
+    """Return whether a thread of a process is ready to run or waits for a disk: it is not hung."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
+        return any(_wants(thread) for thread in Path(f"/proc/{pid}/task").iterdir())
     except OSError:
+        return False
+
+
+def _wants(thread: Path) -> bool:
+    try:
+        stat = (thread / "stat").read_text(encoding="utf-8")
+    except OSError:  # it has just ended
         return False
     return stat.rpartition(")")[2].split()[0] in {"R", "D"}
 

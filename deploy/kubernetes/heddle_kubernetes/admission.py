@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from heddle.client import (
-    PROGRAMMED,
     AsyncClient,
     Conflict,
     CredentialsError,
@@ -62,6 +61,7 @@ from heddle_kubernetes.objects import (
     text,
     written,
 )
+from heddle_kubernetes.progress import Progress
 
 LONGEST_MESSAGE = 1024
 """Most characters of a check's message; the schema allows more, but people do not read it."""
@@ -88,7 +88,7 @@ class Admission:
         self.workloads = Mirror(cluster, WORKLOAD, self._changed)
         self.checks = Mirror(cluster, ADMISSION_CHECK, self._check_changed)
         self._cluster, self._heddle, self._names = cluster, heddle, names
-        self._limits = limits
+        self._limits, self._progress = limits, Progress(heddle)
         self._decisions: dict[str, Decision] = {}
         self._work: dict[str, asyncio.Task[None]] = {}
         # Jobs that Heddle may have, with what was submitted from here; empty until it is answered.
@@ -226,10 +226,7 @@ class Admission:
             try:
                 async with asyncio.timeout(left):
                     job = await self._submit_first(wanted)
-                said = "its routes were not programmed"
-                left = max(end - clock(), 0.001)
-                async with asyncio.timeout(left + PAUSE):  # so that the client times out first
-                    await self._heddle.wait_until(PROGRAMMED, [job], left)
+                said = await self._progress.programmed(job, end - clock())
             except TimeoutError:
                 break
             except REFUSALS as error:
@@ -237,7 +234,8 @@ class Admission:
             except HeddleError as error:
                 said = str(error)
             else:
-                return f"planned: the routes of job {wanted.job} are programmed"
+                if not said:
+                    return f"planned: the routes of job {wanted.job} are programmed"
             await asyncio.sleep(min(PAUSE, max(end - clock(), 0)))
         return f"not planned within {self._limits.wait:g} s, on the underlay until it is: {said}"
 

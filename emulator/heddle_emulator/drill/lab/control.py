@@ -141,15 +141,19 @@ class LabClient:
         """Drain a switch, or put it back into service. Repeat this until a controller accepts it.
 
         Raises:
-            HeddleError: no controller accepted it for ``SERVED_SECONDS``.
+            LabError: no controller accepted it for ``SERVED_SECONDS``.
         """
         asked, deadline = time.time_ns(), time.monotonic() + SERVED_SECONDS
         while True:
             try:
                 await self.api.set_switch(switch, State.DRAINED if drained else State.UP)
-            except HeddleError:
+            except HeddleError as error:
                 if time.monotonic() > deadline:
-                    raise
+                    what = f"{'drain' if drained else 'undrain'} {switch}"
+                    raise LabError(
+                        f"no controller was there to {what} for {SERVED_SECONDS:g} s; a step waits"
+                        " for the step before, so start a controller first"
+                    ) from error
                 await asyncio.sleep(AGAIN_SECONDS)
             else:
                 break
@@ -165,10 +169,23 @@ class LabClient:
     async def settled(self, seconds: float) -> None:
         """Wait until every switch holds a plan for all that happened, or until time is up."""
         deadline = time.monotonic() + seconds
-        while not (self.view.plan and self.view.is_fresh and self._is_quiet()):
+        while not (self.view.plan and self._is_quiet() and await self._is_current()):
             if time.monotonic() > deadline:
                 return
             await asyncio.sleep(_POLL_SECONDS)
+
+    async def _is_current(self) -> bool:
+        """Whether the newest plan is for the present links and drains.
+
+        A plan older than their last change may still be, as a link may have returned to its earlier
+        state before a controller made a plan without it. Then only the controller knows.
+        """
+        if self.view.is_fresh:
+            return True
+        with contextlib.suppress(HeddleError):
+            plan, known = await self.api.plan(), self.view.plan
+            return plan.links_current and known is not None and plan.generation == known.generation
+        return False
 
     async def quiet(self, seconds: float) -> None:
         """Wait until the controller believes no link down, and the newest plan is programmed.

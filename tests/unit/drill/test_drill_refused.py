@@ -131,6 +131,10 @@ def test_steps_that_make_no_sense(tmp_path: Path, steps: str, said: str) -> None
         ("start: controller", "kill controller does not stand before it"),
         ("kill: z0-l0 | hang: z0-l0", "is killed since line"),
         ("crash: z0-l0 | kill: z0-l0", "is without power since line"),
+        (
+            "fail: store | kill: controller | start: controller",
+            "serves only with its store, which fails since line",
+        ),
         ("reboot: z0-s0", "crash z0-s0 does not stand"),
         ("part: [z0-l0, controller] | part: [controller, z0-l0]", "stands already"),
         ("join: [z0-l0, controller]", "does not stand before it"),

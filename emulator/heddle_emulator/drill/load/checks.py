@@ -293,6 +293,9 @@ class _Mind:
             key = (undone, _pair(step) or target)
             if self.lasting.pop(key, None) is None:
                 return f"{undone.value} {target} does not stand before it; leave it out"
+            away = self.lasting.get((StepKind.FAIL, STORE))
+            if away is not None and step.kind is StepKind.START and target == CONTROLLER:
+                return f"it serves only with its {STORE}, which fails since line {away}; restore it"
             return ""
         key = (step.kind, _pair(step) or target)
         if key in self.lasting and self.lasting[key] != step.line:

@@ -26,6 +26,7 @@ from heddle_controller.reconcile.rollout.driver import RolloutSettings
 from heddle_controller.reconcile.worker import Dependencies, ReconcileSettings
 from heddle_controller.solve import (
     better_backups,
+    improvements,
     plan_anew,
     prove,
     repairer_of,
@@ -45,6 +46,7 @@ ENGINE = Engine(
     flows_of_job=flows_of_job,
     solve=plan_anew,
     repairer=repairer_of,
+    improvements=improvements,
     screen=screen_of,
     back=better_backups,
     certify=partial(with_losses, thorough=False),

@@ -15,15 +15,17 @@ Its functions are pure. They choose between several ways to plan:
   come to a plan without a path, nothing is repaired. Nobody who waits for a path waits for a plan
   of many flows from scratch.
 - *Comparison* follows once it is quiet: the plan is compared with one made from scratch for the
-  same input, which replaces it if the worst link or the times of jobs are better by more than a
-  threshold. If not, backups alone change where repairs left them no room. If that does not help,
-  a plan from scratch replaces one in which repairs have filled the room that flows need right after
-  a loss. Otherwise a better bound is looked for, and only the certificate of the plan changes.
+  same input. If the worst link or the times of jobs are better there by more than a threshold,
+  search that moves few flows is tried as well. Its plan replaces the current one if it is as good
+  up to the threshold, otherwise the plan from scratch does. If nothing is to be gained, backups
+  alone change where repairs left them no room. If that does not help, a plan from scratch replaces
+  one in which repairs have filled the room that flows need right after a loss. Otherwise a better
+  bound is looked for, and only the certificate of the plan changes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from math import log1p
@@ -123,6 +125,8 @@ class Engine:
     """``solve.plan_anew``."""
     repairer: Callable[[Plan], Repair]
     """``solve.repairer_of``."""
+    improvements: Callable[[Plan], Iterator[Plan]]
+    """``solve.improvements``. Only the first makes links emptier, the others make flows faster."""
     screen: Callable[[Plan, LossScreen | None], LossScreen]
     """``solve.screen_of``."""
     back: Callable[[Plan, LossScreen], Plan | None]
@@ -426,7 +430,7 @@ def _repaired(wanted: Wanted, previous: Plan, repair: Repair, engine: Engine) ->
     plan = repair.relieved() or repaired
     if len(plan.flows) <= FEW:
         with suppress(Exception):  # the repaired plan is sound
-            better = better_anew(plan, engine, _WORTH_MOVING)
+            better = better_plan(plan, engine, _WORTH_MOVING)
             return plan if better is None else better.plan
     return plan
 
@@ -466,26 +470,36 @@ def after_quiet(plan: Plan, wanted: Wanted, previous: Plan | None, engine: Engin
     """
     if wanted.kept or previous is None or only_failures(previous, wanted):
         return plan
-    better = better_anew(plan, engine, _WORTH_MOVING)
+    better = better_plan(plan, engine, _WORTH_MOVING)
     return plan if better is None else better.plan
 
 
-def better_anew(plan: Plan, engine: Engine, worth_moving: float) -> Planned | None:
-    """Return a verified plan made from scratch for the same input, or None if it does not win.
+def better_plan(plan: Plan, engine: Engine, worth_moving: float) -> Planned | None:
+    """Return a verified plan for the same input that wins, or None if there is no such plan.
 
-    It wins if it beats the other by the share ``worth_moving`` (``Plan.beats``). It also wins if
-    the product of the jobs' times is less by that share and its fullest link is no fuller.
+    A plan wins if it beats the other by the share ``worth_moving`` (``Plan.beats``). It also wins
+    if the product of the jobs' times is less by that share and its fullest link is no fuller. If
+    the plan from scratch wins, it gives way to a plan against which it does not win and that moves
+    fewer flows.
 
     Raises:
-        Exception: whatever solving from scratch failed with.
+        Exception: whatever solving failed with.
     """
     reached = plan.certificate
     if _full_at_most(plan) and reached.within(worth_moving) and not plan.unrouted:
         return None
-    fresh = _verified(engine.solve(plan.fabric, plan.flows, plan), engine)
-    if not fresh.beats(plan, worth_moving) and not _faster(fresh, plan, worth_moving):
+    better = _verified(engine.solve(plan.fabric, plan.flows, plan), engine)
+    if not better.beats(plan, worth_moving) and not _faster(better, plan, worth_moving):
         return None
-    return Planned(fresh, engine.entries_of(fresh), len(changed_flows(plan, fresh)))
+    changed_count = len(changed_flows(plan, better))
+    for other in engine.improvements(plan):
+        if better.beats(other, worth_moving):
+            break  # more moves would not make links emptier
+        moved = len(changed_flows(plan, other))
+        if moved < changed_count and not _faster(better, other, worth_moving):
+            better, changed_count = _verified(other, engine), moved
+            break
+    return Planned(better, engine.entries_of(better), changed_count)
 
 
 def _faster(fresh: Plan, plan: Plan, share: float) -> bool:
@@ -509,7 +523,7 @@ def reoptimise(
     Raises:
         Exception: whatever solving from scratch or proving failed with.
     """
-    planned = better_anew(plan, engine, worth_moving)
+    planned = better_plan(plan, engine, worth_moving)
     if planned is not None:
         return planned
     screen = engine.screen(plan, screen)

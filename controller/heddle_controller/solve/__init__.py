@@ -4,7 +4,7 @@ Planning is pure: a plan follows from the fabric, the flows and the options alon
 uses OR-Tools.
 """
 
-from heddle_controller.solve.leftover import plan_anew, repairer_of
+from heddle_controller.solve.leftover import improvements, plan_anew, repairer_of
 from heddle_controller.solve.losses import (
     LossScreen,
     after_losses,
@@ -26,6 +26,7 @@ __all__ = [
     "Repairer",
     "after_losses",
     "better_backups",
+    "improvements",
     "plan_anew",
     "protected",
     "prove",

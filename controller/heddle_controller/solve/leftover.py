@@ -11,6 +11,7 @@ so all are planned together. They are also planned together where nothing was an
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -26,6 +27,7 @@ from heddle_controller.solve.network import Network
 from heddle_controller.solve.nic_ports import PortsRepairer, plan_with_ports, ports_repairer_of
 from heddle_controller.solve.options import Options
 from heddle_controller.solve.phases import copied
+from heddle_controller.solve.repair.few_moves import few_moves
 from heddle_controller.solve.repair.repairer import Repairer
 from heddle_controller.solve.repair.spare_paths import backups_for
 from heddle_controller.solve.tables import limited
@@ -59,6 +61,18 @@ def plan_anew(
         return plan_with_ports(fabric, flows, before, options)
     base = plan_with_ports(fabric, told, before and announced_part(before), options)
     return with_leftover(base, flows, before, options or Options())
+
+
+def improvements(plan: Plan, options: Options | None = None) -> Iterator[Plan]:
+    """Yield plans of the same flows that move few of them, as ``few_moves`` does.
+
+    There are none where switches hash, because ports are sought for all flows together.
+    """
+    if plan.fabric.structure.hashes.any():
+        return
+    for base in few_moves(announced_part(plan), options):
+        apart = len(base.flows) < len(plan.flows)
+        yield with_leftover(base, plan.flows, plan, options or Options()) if apart else base
 
 
 def repairer_of(plan: Plan, options: Options | None = None) -> AnnouncedFirst:

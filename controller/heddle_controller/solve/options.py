@@ -27,7 +27,8 @@ class Options:
     candidate_limit: int = 128
     """Most paths that are considered between two switches."""
     relaxation_limit: int = 20000
-    """Number of flows above which a coloured plan is not compared with a rounded relaxation."""
+    """Number of flows above which only quick methods are tried: no coloured plan is compared with a
+    rounded relaxation, and no guided search starts from a standing plan."""
 
     def deadline(self) -> Deadline:
         """Return a deadline that starts now."""

@@ -122,10 +122,7 @@ def _solved(
 ) -> Plan:
     """Return the plan. ``known`` is the cut bound of ``flows``, if it was already computed."""
     options, deadline = effort
-    steps: list[_Step] = (
-        [with_headroom, _fairest] if options.objective == "headroom" else [_fairest]
-    )
-    steps += [_soonest, with_victims_apart]
+    steps = (with_headroom, *FINISHING) if options.objective == "headroom" else FINISHING
     candidates = Candidates(network, options.candidate_limit)
     planes = Planes(network) if network.tiered else None
 
@@ -173,6 +170,10 @@ def _fairest(problem: PlanningProblem, assignment: Assignment) -> Assignment | N
 def _soonest(problem: PlanningProblem, assignment: Assignment) -> Assignment | None:
     """Return the assignment with jobs that end sooner in queues, or None; see ``queue_search``."""
     return shortened(assignment, problem.candidates, problem.target(), problem.deadline)
+
+
+FINISHING: tuple[_Step, ...] = (_fairest, _soonest, with_victims_apart)
+"""The steps that make flows faster or independent while links stay as full as they are."""
 
 
 def _by_bytes(assignment: Assignment) -> Assignment:

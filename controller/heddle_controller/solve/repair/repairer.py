@@ -36,6 +36,7 @@ from heddle_controller.solve.network import Network, attached
 from heddle_controller.solve.options import Options
 from heddle_controller.solve.phases import copied
 from heddle_controller.solve.planner import finished_plan, solve
+from heddle_controller.solve.repair.few_moves import few_moves
 from heddle_controller.solve.repair.incremental_plan import IncrementalPlan
 from heddle_controller.solve.search.search import LoadTarget, Search, place_greedily
 from heddle_controller.solve.tables import is_told_anew, limited, short_of_ports
@@ -172,8 +173,9 @@ class Repairer:
         """Return the newest plan, improved if a plan from scratch could be better by ``worth``.
 
         A few flows are moved first. If that is not enough, or if limited tables leave flows without
-        a path, a plan is made from scratch with ``options``. It replaces the newest plan if it is
-        better by the share ``worth`` (``Plan.beats``). The result is held as the newest plan.
+        a path, a plan is made from scratch with ``options``. If it is better by the share ``worth``
+        (``Plan.beats``), it replaces the newest plan, unless a plan that ``few_moves``
+        yields is as good up to that share. The result is held as the newest plan.
         """
         crowded = bool(self.plan.unrouted) and bool(limited(self.plan.fabric).any())
         if not crowded and not self.plan.certificate.within(worth):
@@ -181,7 +183,12 @@ class Repairer:
         if crowded or not self.plan.certificate.within(worth):
             fresh = plan_by_entries(self.plan.fabric, self.plan.flows, self.plan, options)
             if fresh.beats(self.plan, worth):
-                self._incremental, self.plan = None, fresh
+                enough = (
+                    other
+                    for other in few_moves(self.plan, options)
+                    if not fresh.beats(other, worth)
+                )
+                self._incremental, self.plan = None, next(enough, fresh)
         return self.plan
 
     def relieved(self) -> Plan | None:

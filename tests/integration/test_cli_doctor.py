@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from cryptography import x509
+from grpc import aio
+
+from heddle.v1 import agent_pb2
+from heddle.v1.agent_pb2_grpc import AgentServiceStub
 from heddle_controller.model.files.fabric_file import save_fabric_file
+from heddle_controller.serve.security.certificates import Tls
 from heddle_emulator.fleet import Fleet
 from heddle_emulator.topology import clos
+from tests.integration.certifying import Authority
 from tests.integration.test_cli_controller import programmed
-from tests.support.operating import Controller, Outcome, controlling
+from tests.support.operating import Controller, Outcome, controlling, heddle, unlogged
+from tests.support.serving import LOOPBACK, serving
 from tests.support.waiting import PATIENCE
 
 FABRIC = clos(leaves=2, spines=2, nics_per_leaf=4, nics_per_host=2, name="pod")
@@ -161,3 +171,49 @@ async def test_the_path_of_the_slowest_flow_tells_parallel_links_apart(tmp_path:
         told = await controller.does("doctor", "job", "red")
         (path,) = (line for line in told.lines if line[0] == "path")
         assert {"[1]s0", "[1]l0"} & {*path}, path
+
+
+async def test_certificates_that_are_about_to_end(tmp_path: Path) -> None:
+    """The doctor names the files of the controller and the command, and the agents, with the time.
+
+    Certificates with enough time left are not named.
+    """
+    authority = Authority(tmp_path / "pki")
+    soon = 0.01  # of a day; they began an hour ago
+    server = authority.issue("server", x509.DNSName("localhost"), days=soon)
+    ann = authority.issue("ann", role("operator/ann"), days=soon)
+    bob = authority.role("operator/bob")
+    agents = [authority.issue("l0", role("agent/f1/l0"), days=soon), authority.role("agent/f1/l1")]
+    terms = replace(LOOPBACK, tls=Tls(server.cert, server.key, server.ca))
+    with unlogged():
+        async with serving(tmp_path, terms) as s, AsyncExitStack() as stack:
+            await s.put_fabric()
+            address = f"localhost:{s.api.port}"
+            for number, agent in enumerate(agents):
+                channel = aio.secure_channel(address, agent.credentials())
+                call = AgentServiceStub(await stack.enter_async_context(channel)).Session()
+                about = agent_pb2.SessionParameters(
+                    fabric="fabrics/f1", switch=f"l{number}", instance_id="i"
+                )
+                await call.write(agent_pb2.AgentMessage(session_parameters=about))
+                assert await call.read() is not aio.EOF
+            words = ("--server", address, "--fabric", "f1")
+            hers = await asyncio.to_thread(heddle, *words, *ann.options(), "doctor", "--json")
+            his = await asyncio.to_thread(heddle, *words, *bob.options(), "doctor", "--json")
+    assert hers.code == his.code == 1
+    told = [one["text"] for one in about_certificates(his)]
+    assert len(told) == 2
+    assert told[0].startswith(f"The controller's certificate {server.cert} ends at 2")
+    assert told[1].startswith("1 agent needs a new certificate: l0; the first ends at 2")
+    (more,) = [one["text"] for one in about_certificates(hers) if one["text"] not in told]
+    assert more.startswith(f"This command's certificate {ann.cert} ends at 2")
+
+
+def about_certificates(done: Outcome) -> list[Any]:
+    """The findings about certificates."""
+    return about(done.json, "certificates")
+
+
+def role(path: str) -> x509.GeneralName:
+    """The name in a certificate that gives a role."""
+    return x509.UniformResourceIdentifier(f"spiffe://heddle/{path}")

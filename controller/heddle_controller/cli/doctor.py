@@ -18,6 +18,7 @@ from heddle_controller.cli.output import echo, echo_json, echo_pairs
 from heddle_controller.cli.routes import path_text
 from heddle_controller.cli.watching import of_fabric, of_jobs, of_plans, watchable
 from heddle_controller.serve.codec import times
+from heddle_controller.serve.doctor.validity import of_files
 
 CLOCK_SECONDS = 2.0
 """Clocks may differ by this much without a finding; certificates and event times tolerate it."""
@@ -35,8 +36,8 @@ def doctor(client: Terms) -> None:
     """Find what is wrong, and say what to do about it.
 
     Without a command, it checks the installation: agents and their versions, tables, links, the
-    plan, the store, and the clocks of the controller and of this machine. Exit 1 if a finding is a
-    warning or an error.
+    plan, the store, certificates that are about to end, and the clocks of the controller and of
+    this machine. Exit 1 if a finding is a warning or an error.
     """
     context = click.get_current_context()
     if context.invoked_subcommand is not None:
@@ -46,6 +47,7 @@ def doctor(client: Terms) -> None:
     request = pb.ExamineInstallationRequest(fabric=client.fabric)
     answer = client.api.doctor.ExamineInstallation(request)
     answer.findings.extend(_clock(answer.time.ToNanoseconds() / 1e9, before, time.time()))
+    answer.findings.extend(of_files("This command's", (client.files.cert, client.files.ca), before))
     if client.json:
         echo_json(answer)
     else:

@@ -64,6 +64,8 @@ class AgentSession:
     """SHA-256 of the entries that it holds, by the rule in agent.proto; empty if it holds none."""
     peer_address: str = ""
     """IP address and UDP port where other agents reach it; empty if they cannot."""
+    certificate: bytes = b""
+    """The certificate that it showed, as PEM; empty if it showed none."""
     pushed: bool = False
     """Whether anything was pushed since it began; ``generation`` and digest are then outdated."""
 

@@ -100,7 +100,16 @@ class Api:
             observations=seen,
             withdrawn=self._overlays.any_withdrawn,
         )
-        self.doctor = DoctorService(store, gateway, indexes, self.rates, seen, unwell=links.unwell)
+        tls = server.tls
+        self.doctor = DoctorService(
+            store,
+            gateway,
+            indexes,
+            self.rates,
+            seen,
+            unwell=links.unwell,
+            files=(tls.cert, tls.client_ca) if tls is not None else (),
+        )
         self.audit = AuditService(store)
         agent = AgentService(
             store,

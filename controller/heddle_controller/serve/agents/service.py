@@ -11,7 +11,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import grpc
@@ -103,6 +103,7 @@ class AgentService(AgentServiceServicer):
     ) -> None:
         first, record = await self._introduction(request_iterator)
         about = codec.session_from_pb(first, self._gateway.next_id())
+        about = replace(about, certificate=current_caller().certificate)
         means = Means(about, record.fabric.structure, self._store)
         structlog.contextvars.bind_contextvars(fabric=about.fabric, switch=about.switch)
         session = self._gateway.open(about)

@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,7 @@ from heddle_controller.serve.agents.link_book import Condition
 from heddle_controller.serve.codec import names, times
 from heddle_controller.serve.doctor import TOLD, found, since
 from heddle_controller.serve.doctor.job import JobCase, examine, no_plan_yet
+from heddle_controller.serve.doctor.validity import of_agents, of_files
 from heddle_controller.serve.flow_index import FlowIndexes
 from heddle_controller.serve.rates import RateBook
 from heddle_controller.state.records import Committed, FabricRecord, JobRecord, JobState
@@ -63,6 +65,10 @@ class Installation:
     """Why a write to the store failed in the last minutes; empty if none did."""
     version: str
     """Version of this controller."""
+    files: tuple[Path | None, ...] = ()
+    """Files with certificates of this controller and of the authority of its clients."""
+    time: float = 0.0
+    """Unix time of the examination."""
 
 
 def examine_installation(now: Installation) -> list[pb.Finding]:
@@ -71,6 +77,8 @@ def examine_installation(now: Installation) -> list[pb.Finding]:
         *_store(now),
         *_agents(now),
         *_versions(now),
+        *of_files("The controller's", now.files, now.time),
+        *of_agents([(one, about.certificate) for one, about in now.sessions.items()], now.time),
         *_tables(now),
         *_links(now),
         *_plan(now),
@@ -236,14 +244,19 @@ class DoctorService(DoctorServiceServicer):
         observations: Observations,
         *,
         unwell: Callable[[str], Mapping[LinkEnds, Condition]],
+        files: tuple[Path | None, ...],
     ) -> None:
-        """``unwell`` returns the links of a fabric that agents report as unwell."""
+        """``unwell`` returns the links of a fabric that agents report as unwell.
+
+        ``files`` are the certificates of this controller and of the authority of its clients.
+        """
         self._store = store
         self._gateway = gateway
         self._indexes = indexes
         self._rates = rates
         self._observations = observations
         self._unwell = unwell
+        self._files = files
 
     @override
     async def ExamineInstallation(
@@ -264,6 +277,8 @@ class DoctorService(DoctorServiceServicer):
             stale_seconds=self._store.stale_for(),
             write_trouble=self._store.write_trouble(),
             version=version("heddle-controller"),
+            files=self._files,
+            time=time.time(),
         )
         findings = await asyncio.to_thread(examine_installation, now)
         clock = times.time_to_pb(time.time())

@@ -30,7 +30,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from ipaddress import ip_address
 from urllib.parse import unquote
@@ -250,7 +250,8 @@ class Admission:
             return self._bearer(shown.token, hidden=shown.secure or shown.own)
         if shown.secure:
             found = self.mapper.caller(shown.names)
-            return found if found.identity else Caller(Role.NOBODY, shown.host)
+            found = found if found.identity else Caller(Role.NOBODY, shown.host)
+            return replace(found, certificate=next(iter(shown.certificates), b""))
         if shown.own or self.insecure:
             return Caller(Role.LOCAL, shown.host)
         raise PLAIN_TEXT

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 
@@ -54,6 +54,8 @@ class Caller:
     """Last part of the fabric's name; empty unless it is an agent or a host."""
     speaks_for: str = ""
     """Node id of an agent's switch, or name of a host; empty for other roles."""
+    certificate: bytes = field(default=b"", compare=False, repr=False, kw_only=True)
+    """The certificate that it showed, as PEM; empty if it showed none."""
 
     def __str__(self) -> str:
         return f"{self.role} {self.identity}".strip()

@@ -1,0 +1,36 @@
+"""When a certificate counts as about to end."""
+
+from __future__ import annotations
+
+import pytest
+
+from heddle_controller.serve.doctor.validity import Validity, of_agents, validity_of
+
+DAY = 86400.0
+NOW = 1_800_000_000.0
+
+
+@pytest.mark.parametrize(
+    ("whole", "left", "soon"),
+    [
+        (365, 31, False),
+        (365, 29, True),
+        (365, -1, True),
+        (90, 29, False),  # such a certificate is mostly renewed 30 days before its end
+        (90, 17, True),
+        (1 / 24, 0.3 / 24, False),
+        (1 / 24, 0.1 / 24, True),
+    ],
+)
+def test_a_certificate_is_about_to_end_if_renewal_is_late(
+    whole: float, left: float, soon: bool  # noqa: FBT001 - a parameter
+) -> None:
+    """What counts is the part of its time that is left, and never more than 30 days."""
+    ends = NOW + left * DAY
+    assert Validity(ends - whole * DAY, ends).ends_soon(NOW) == soon
+
+
+def test_what_is_no_certificate_has_no_validity() -> None:
+    """Garbage neither ends nor breaks the examination."""
+    assert validity_of(b"no certificate") is None
+    assert not [*of_agents([("l0", b"no certificate"), ("l1", b"")], NOW)]

@@ -32,7 +32,6 @@ import hashlib
 import hmac
 import re
 import secrets
-import ssl
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
@@ -225,8 +224,6 @@ def _hash(token: str) -> str:
 SERIAL, SHA256 = "serial", "sha256"
 _HEX = re.compile(r"[0-9A-Fa-f]+")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-_SEQUENCE, _INTEGER, _VERSION = 0x30, 0x02, 0xA0
-_LONG = 0x80
 
 _KEPT = 8192
 """Certificates whose serial number and hash are kept, so that each call need not compute them."""
@@ -292,34 +289,14 @@ def _word(words: list[str]) -> str:
 
 def _words(pem: bytes) -> tuple[str, ...]:
     """Return the words by which a file may list a certificate; none if it cannot be read."""
+    from cryptography import x509  # noqa: PLC0415 - takes time, and only lists need it
+    from cryptography.hazmat.primitives.hashes import SHA256 as SHA  # noqa: PLC0415
+
     try:
-        der = ssl.PEM_cert_to_DER_cert(pem.decode("ascii"))
-        return f"{SERIAL} {_serial(der):x}", f"{SHA256} {hashlib.sha256(der).hexdigest()}"
-    except (ValueError, IndexError):
+        certificate = x509.load_pem_x509_certificate(pem)
+    except ValueError:
         return ()
-
-
-def _serial(der: bytes) -> int:
-    """Return the serial number of a DER certificate: the first integer after the version."""
-    at, _ = _opened(der, 0, _SEQUENCE)
-    at, _ = _opened(der, at, _SEQUENCE)
-    if der[at] == _VERSION:
-        at, length = _opened(der, at, _VERSION)
-        at += length
-    at, length = _opened(der, at, _INTEGER)
-    return int.from_bytes(der[at : at + length], "big", signed=True)
-
-
-def _opened(der: bytes, at: int, kind: int) -> tuple[int, int]:
-    """Return where the content of a DER element begins, and its length.
-
-    Raises:
-        ValueError: the element is of another kind.
-    """
-    if der[at] != kind:
-        raise ValueError(f"{der[at]:#x} where {kind:#x} should be")
-    length, at = der[at + 1], at + 2
-    if length & _LONG:
-        count = length ^ _LONG
-        length, at = int.from_bytes(der[at : at + count], "big"), at + count
-    return at, length
+    return (
+        f"{SERIAL} {certificate.serial_number:x}",
+        f"{SHA256} {certificate.fingerprint(SHA()).hex()}",
+    )

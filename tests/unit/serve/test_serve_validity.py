@@ -23,7 +23,9 @@ NOW = 1_800_000_000.0
     ],
 )
 def test_a_certificate_is_about_to_end_if_renewal_is_late(
-    whole: float, left: float, soon: bool  # noqa: FBT001 - a parameter
+    whole: float,
+    left: float,
+    soon: bool,  # noqa: FBT001 - a parameter
 ) -> None:
     """What counts is the part of its time that is left, and never more than 30 days."""
     ends = NOW + left * DAY

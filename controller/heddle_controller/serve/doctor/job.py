@@ -290,7 +290,7 @@ def _conditions(case: JobCase, rows: Ints) -> Iterator[pb.Finding]:
             arcs[2 * link : 2 * link + 2] = True
             over = distinct(plan.paths.flow[plan.paths.crosses(arcs) & mine])
             if len(over):
-                named = ",".join(ends)
+                named = fabric.link_name(link)
                 what = [condition.reason]
                 what += [f"loses {condition.loss_ratio:.2%} of packets"] * bool(
                     condition.loss_ratio

@@ -147,8 +147,9 @@ def _links(now: Installation) -> Iterator[pb.Finding]:
     for link in sorted(now.seen.down)[:TOLD]:
         text = f"{fabric.link_name(link)} is down{since(now.seen.since.get(link, 0.0))}."
         yield found(pb.SEVERITY_WARNING, "links", text, "See to its cable and optics")
-    for ends, condition in list(now.unwell.items())[:TOLD]:
-        named = ",".join(ends)
+    unwell = [(link, why) for ends, why in now.unwell.items() for link in fabric.find_links(*ends)]
+    for link, condition in unwell[:TOLD]:
+        named = fabric.link_name(link)
         cure = f"Run: heddle drain {named}; then see to its cable and optics"
         text = f"{named} is {condition.reason}."
         yield found(pb.SEVERITY_WARNING, "links", text, cure)

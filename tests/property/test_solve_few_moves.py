@@ -59,7 +59,7 @@ def test_an_improved_plan_is_sound_and_no_worse(kind: str, seed: int) -> None:
             assert better.certificate.max_utilization <= worst + TOLERANCE, seed
 
 
-@settings(max_examples=examples(30))
+@settings(max_examples=examples(10))
 @given(SEEDS)
 def test_plans_of_all_kinds_can_be_improved(seed: int) -> None:
     """Limited tables, unannounced flows and hashing switches are no obstacle to a valid plan."""

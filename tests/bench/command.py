@@ -28,6 +28,7 @@ from tests.bench.collectives import measure as collectives
 from tests.bench.dataplane import measure as dataplane
 from tests.bench.dual_tor import measure as dual_tor
 from tests.bench.event import measure as event
+from tests.bench.few_moves import measure as few_moves
 from tests.bench.flat_graphs import measure as flat_graphs
 from tests.bench.fluid import measure as fluid
 from tests.bench.full_plan import measure as full_plan
@@ -81,6 +82,7 @@ MEASURES: Mapping[str, Callable[[Scale, Screen], list[Row]]] = {
     "loading": loading,
     "many-jobs": many_jobs,
     "placing": placing,
+    "few-moves": few_moves,
     "recommend": recommend,
     "health": health,
     "push": push,

@@ -26,7 +26,7 @@ from tests.bench.rows import Row, Scale
 from tests.bench.screen import Screen
 
 TITLE = "jobs come and go on half-full fabrics of 3,072 NICs: what moves in quiet"
-STATES = {"quick": 1, "default": 10, "full": 50}
+STATES = {"quick": 1, "default": 5, "full": 50}
 ROUNDS = 4
 WORTH_MOVING = 0.02
 """The controller's own threshold."""

@@ -71,15 +71,16 @@ def _numbered_as(old: Paths, new: Paths, flows: Flows) -> Paths:
     """Return the new paths, each with the QPs of its flow that were on it before, where it can."""
     changed = differing(old, new, len(flows))
     was, now = (paths.take(np.flatnonzero(changed[paths.flow])) for paths in (old, new))
+    counts, counts_before = now.qp_count.tolist(), was.qp_count.tolist()
     rows: list[tuple[int, int, int, int]] = []  # row of ``now``, flow, first and last QP
     for flow in distinct(now.flow).tolist():
         mine, before = (range(*np.searchsorted(one.flow, [flow, flow + 1])) for one in (now, was))
         way = {now.of(row).tobytes(): row for row in mine}
-        room = {row: int(now.qp_count[row]) for row in mine}
+        room = {row: counts[row] for row in mine}
         of_qp = np.full(int(flows.qps[flow]), NONE, dtype=np.int64)
         for one in before:
             row, qp = way.get(was.of(one).tobytes(), NONE), int(was.first_qp[one])
-            count = min(room.get(row, 0), int(was.qp_count[one]))
+            count = min(room.get(row, 0), counts_before[one])
             of_qp[qp : qp + count] = row
             room[row] = room.get(row, 0) - count
         of_qp[of_qp == NONE] = np.repeat([*mine], [room[row] for row in mine])

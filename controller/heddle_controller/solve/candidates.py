@@ -209,17 +209,17 @@ class Candidates:
     def _any_length(self, source: int, destination: int) -> Ints:
         """Return loop-free paths, the shortest first."""
         found: list[list[int]] = []
-        todo: deque[tuple[int, list[int], frozenset[int]]] = deque()
-        todo.append((source, [], frozenset([source])))
+        unfinished: deque[tuple[int, list[int], frozenset[int]]] = deque()
+        unfinished.append((source, [], frozenset([source])))
         left = MOST_LOOKED - 1
-        while todo and len(found) < MOST_WAYS:
-            node, path, seen = todo.popleft()
+        while unfinished and len(found) < MOST_WAYS:
+            node, path, seen = unfinished.popleft()
             if node == destination:
                 found.append(path)
                 continue
             for arc, following, is_nic in self._onward(node):
                 if left and following not in seen and (not is_nic or following == destination):
-                    todo.append((following, [*path, arc], seen | {following}))
+                    unfinished.append((following, [*path, arc], seen | {following}))
                     left -= 1
         return self._matrix(found)
 

@@ -129,8 +129,8 @@ class _Play:
         self._before = arc[self._later - 1]
         self._qps = counts[placement, path].astype(np.float64)
         self._speed = np.tile(queues.speed, len(counts))
-        self._todo = self._qps * queues.size[path]
-        self.missing = self._todo.copy()
+        self._unsent = self._qps * queues.size[path]
+        self.missing = self._unsent.copy()
         """What has not arrived of each row."""
         self._waiting = np.zeros(len(self._later))
         self._served = np.zeros(len(arc))
@@ -150,15 +150,15 @@ class _Play:
 
     def _sent(self, room: Floats) -> Floats:
         """Return what leaves each source; NICs serve their QPs alike."""
-        sent, left = np.zeros(len(self._todo)), room.copy()
+        sent, left = np.zeros(len(self._unsent)), room.copy()
         for _ in range(_DEALS):
-            rest = self._todo - sent
+            rest = self._unsent - sent
             qps = np.where(rest > _SOME, self._qps, 0.0)
             of_nic = np.bincount(self._nic, qps, len(room))
             deal = np.minimum((left / np.maximum(of_nic, 1.0))[self._nic] * qps, rest)
             sent += deal
             left = np.maximum(left - np.bincount(self._nic, deal, len(room)), 0.0)
-        self._todo -= sent
+        self._unsent -= sent
         return sent
 
 

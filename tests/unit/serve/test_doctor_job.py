@@ -10,7 +10,7 @@ import pytest
 
 from heddle.v1 import doctor_pb2 as pb
 from heddle_controller.model.fabric import Fabric, Forwarding
-from heddle_controller.model.plan import Certificate, Plan, join_paths
+from heddle_controller.model.plan import Certificate, Plan, TierCertificate, join_paths
 from heddle_controller.reconcile.observations import LinkEnds, SeenLinks
 from heddle_controller.serve.agents.link_book import Condition
 from heddle_controller.serve.doctor.job import JobCase, examine
@@ -181,3 +181,19 @@ def test_a_job_that_no_plan_holds_yet_is_not_called_idle() -> None:
     (told,) = examine(waits).findings
     assert told.severity == pb.SEVERITY_WARNING
     assert "waits for the first plan" in told.text
+
+
+def test_whole_flows_on_a_link_above_its_bound_should_have_two_qps() -> None:
+    """The cure names the jobs whose flows cannot be split. It does not where each has more QPs."""
+    plan = plan_of_two()
+    fullest = Certificate(2.0, 1.0, "cut", (TierCertificate("leaf-spine", 2.0, 1.0),))
+    overfull = replace(plan.flows, gbps=2 * plan.flows.gbps)
+    whole = replace(plan, flows=overfull, certificate=fullest)
+    (found,) = [one for one in bad(examine(case(whole))) if one.about == "link"]
+    assert "state 'qps: 2' for job j1" in found.cure
+    two = replace(overfull, qps=np.maximum(overfull.qps, 2))
+    both = replace(plan.paths, last_qp=np.maximum(plan.paths.last_qp, 1))
+    split = replace(whole, flows=two, paths=both)
+    (found,) = [one for one in bad(examine(case(split))) if one.about == "link"]
+    assert "A better plan may exist" in found.cure
+    assert "qps" not in found.cure

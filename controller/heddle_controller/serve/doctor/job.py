@@ -264,10 +264,17 @@ def _relief(case: JobCase, at: _At, *, alone: bool) -> str:
     if load <= 1.0:
         return "The link has less to offer than its speed: see what agents say of it below"
     if load > bound * _CLOSE:
-        return (
+        cure = (
             f"A better plan may exist ({tier} need not be above {bound:.1%}); the controller looks "
             "for one after some quiet: heddle show plan"
         )
+        whole = _with_whole_flows(at)
+        if whole:
+            cure += (
+                f". If the link stays as full, state 'qps: 2' for {some_of(whole)}, and have NCCL "
+                "make 2 QPs (NCCL_IB_QPS_PER_CONNECTION): flows with one QP cannot be split"
+            )
+        return cure
     if alone:
         name = case.job.job.name
         return (
@@ -278,6 +285,16 @@ def _relief(case: JobCase, at: _At, *, alone: bool) -> str:
         f"No plan does better ({tier} cannot be below {bound:.1%}): move one of these jobs to "
         "other hosts, or bring back links: heddle fabric show"
     )
+
+
+def _with_whole_flows(at: _At) -> list[str]:
+    """Return the jobs that have flows with a single QP over the limiting arc, by name."""
+    plan = at.plan
+    marked = np.zeros(2 * plan.fabric.link_count, dtype=np.bool_)
+    marked[at.arc] = True
+    flow = distinct(plan.paths.flow[plan.paths.crosses(marked)])
+    jobs = distinct(plan.flows.job[flow[plan.flows.qps[flow] == 1]])
+    return [_job(plan.flows.job_names[job]) for job in jobs.tolist()]
 
 
 def _conditions(case: JobCase, rows: Ints) -> Iterator[pb.Finding]:

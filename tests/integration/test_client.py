@@ -273,8 +273,11 @@ def test_patience_and_limits() -> None:
         client.list_jobs()
     with Client(here, timeout=0.5) as client, pytest.raises((Unreachable, TimedOut)):
         client.list_jobs()
-    with mute() as silent, Client(silent, timeout=0.3) as client, pytest.raises(TimedOut):
-        client.list_jobs()
+    with mute() as silent, Client(silent, timeout=0.3, fabric="f1") as client:
+        with pytest.raises(TimedOut, match=r"in time$"):
+            client.list_jobs()
+        with pytest.raises(TimedOut, match=r"in time, but it may have made the change$"):
+            client.delete_job("j")
     with mute() as silent, Client(silent, timeout=math.inf) as client:
         assert [*client.watch_jobs(timeout=0.3)] == []
         with pytest.raises(TimedOut, match="j has not been heard of yet"):

@@ -224,7 +224,10 @@ class _Unary:
                     method, given, search.left, self.calls.metadata
                 )
             except grpc.RpcError as error:
-                await search.after(search.failed(error))
+                failed = search.failed(error)
+                if isinstance(failed, TimedOut) and any(map(_changes, asked[:1])):
+                    failed = _unsure(failed)
+                await search.after(failed)
             else:
                 search.answered()
                 self.calls.tell_age(trailing)
@@ -264,9 +267,22 @@ class _Stream:
                 await stream.aclose()
 
 
+def _changes(request: Message) -> bool:
+    """Return whether a call with this request changes something: only such requests have an id."""
+    return "request_id" in request.DESCRIPTOR.fields_by_name
+
+
+def _unsure(error: TimedOut) -> TimedOut:
+    """Return the error of a call that may have changed something although no answer came."""
+    message = f"{error.message}, but it may have made the change"
+    unsure = TimedOut(message, code=error.code, address=error.address)
+    unsure.__cause__ = error.__cause__
+    return unsure
+
+
 def with_request_id(message: Message) -> Message:
     """Return the message with a new request id, if it has a field for one and that is empty."""
-    if "request_id" not in message.DESCRIPTOR.fields_by_name or getattr(message, "request_id"):  # noqa: B009 - known to be there
+    if not _changes(message) or getattr(message, "request_id"):  # noqa: B009 - known to be there
         return message
     named = type(message)()
     named.CopyFrom(message)

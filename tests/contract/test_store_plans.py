@@ -22,6 +22,7 @@ from heddle_controller.state.records import (
     Programmed,
     Request,
 )
+from heddle_controller.store.applier import Leader
 from heddle_controller.store.store import Store
 from tests.contract.store_worlds import StoreWorld
 from tests.support.store_samples import clos, job, plain, plan_of, program_of
@@ -308,8 +309,12 @@ async def test_epochs_only_grow(world: StoreWorld) -> None:
 
 
 async def test_one_leads_at_a_time(store: Store) -> None:
-    """A second leader waits for the first, which learns that it no longer leads."""
+    """A second leader waits for the first, which learns that it no longer leads.
+
+    The store names the leader, and nobody while nobody leads.
+    """
     first = await store.acquire_leadership("c1")
+    assert await store.leader() == Leader(first, "c1")
     waiting = asyncio.create_task(store.acquire_leadership("c2"))
     lost = asyncio.create_task(store.leadership_lost(first))
     await store.list_fabrics()
@@ -324,6 +329,10 @@ async def test_one_leads_at_a_time(store: Store) -> None:
     await store.list_fabrics()
     assert not lost.done()
     lost.cancel()
+    second = waiting.result()
+    assert await store.leader() == Leader(second, "c2")
+    await store.release_leadership(second)
+    assert await store.leader() == Leader(second, "")
 
 
 async def test_survives_reopening(world: StoreWorld) -> None:

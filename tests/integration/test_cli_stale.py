@@ -45,6 +45,9 @@ async def test_answers_of_the_past_are_marked(tmp_path: Path) -> None:
             assert before.code == 0
             assert before.err.startswith("note: the controller's store is away: this is of ")
             assert [one["name"] for one in before.json] == ["fabrics/pod"]
+            examined = await controller.does("doctor")
+            assert examined.code == 1
+            assert "The store cannot be reached for " in examined.out
             refused = await controller.does("fabric", "link", "l0,s0", "drained")
             assert refused.code == 2
             assert "(try again in 1 s)" in refused.err

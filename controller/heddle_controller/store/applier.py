@@ -114,7 +114,7 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Leader:
-    """The controller that leads, or that led last."""
+    """A controller that leads or led."""
 
     epoch: int = 0
     """0 if there was no leader yet."""
@@ -213,7 +213,7 @@ class Applier(Protocol):
         ...
 
     async def leader(self) -> Leader:
-        """Return the leader with the newest epoch, which may be gone by now."""
+        """Return the newest epoch and its leader; the holder is empty if nobody leads now."""
         ...
 
     def stale_for(self) -> float:

@@ -37,6 +37,7 @@ from heddle_controller.serve.doctor.job import JobCase, examine, no_plan_yet
 from heddle_controller.serve.doctor.validity import of_agents, of_files
 from heddle_controller.serve.flow_index import FlowIndexes
 from heddle_controller.serve.rates import RateBook
+from heddle_controller.state.errors import Unavailable
 from heddle_controller.state.records import Committed, FabricRecord, JobRecord, JobState
 from heddle_controller.store.store import Store
 
@@ -57,8 +58,8 @@ class Installation:
     """Sessions of agents with this controller, by switch."""
     aside: Mapping[str, str]
     """Switches that are set aside, each with the reason."""
-    leader: str
-    """Name of the controller that leads; empty if none does."""
+    leader: str | None
+    """Name of the controller that leads; empty if none does, None if the store cannot say."""
     stale_seconds: float
     """Seconds for which the store has been out of reach; 0 if it can be reached."""
     write_trouble: str
@@ -94,7 +95,7 @@ def _store(now: Installation) -> Iterator[pb.Finding]:
         text = f"Writes have failed in the last minutes: {now.write_trouble}."
         cure = "See to the store: until it takes writes, nothing new is planned"
         yield found(pb.SEVERITY_ERROR, "store", text, cure)
-    if not now.leader:
+    if now.leader == "":
         cure = "Start a controller, or see in their logs why none can lead"
         yield found(pb.SEVERITY_ERROR, "controller", "No controller leads.", cure)
 
@@ -274,7 +275,7 @@ class DoctorService(DoctorServiceServicer):
             unwell=dict(self._unwell(fabric)),
             sessions=dict(self._gateway.sessions(fabric)),
             aside=dict(self._gateway.held_aside(fabric)),
-            leader=(await self._store.leader()).holder,
+            leader=await self._leader(),
             stale_seconds=self._store.stale_for(),
             write_trouble=self._store.write_trouble(),
             version=version("heddle-controller"),
@@ -284,6 +285,12 @@ class DoctorService(DoctorServiceServicer):
         findings = await asyncio.to_thread(examine_installation, now)
         clock = times.time_to_pb(time.time())
         return pb.InstallationExamination(version=now.version, time=clock, findings=findings)
+
+    async def _leader(self) -> str | None:
+        try:
+            return (await self._store.leader()).holder
+        except Unavailable:
+            return None
 
     @override
     async def ExamineJob(

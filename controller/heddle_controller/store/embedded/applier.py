@@ -403,7 +403,7 @@ class FileApplier:
     async def leader(self) -> Leader:
         """Implement ``Applier.leader``."""
         await self.fresh()
-        return self._newest
+        return self._newest if self._leading else Leader(self.epoch)
 
     def stale_for(self) -> float:
         """Implement ``Applier.stale_for``. Always 0.0, because reads are current or fail."""

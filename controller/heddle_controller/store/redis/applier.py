@@ -121,7 +121,8 @@ class Leases:
             try:
                 epoch, pause = await self._ask(holder, above)
                 if not epoch:
-                    following(await self.leader())
+                    await self._mirror.fresh()
+                    following(self._mirror.leader)
             except Unavailable as error:
                 if not self.link.up:
                     await self._until_returned()
@@ -248,8 +249,8 @@ class Leases:
     async def leader(self) -> Leader:
         """Implement ``Applier.leader``."""
         await self._mirror.fresh()
-        self.link.check()
-        return self._mirror.leader
+        leads = await self.link.call(lambda c: c.exists(self.keys.lease))
+        return self._mirror.leader if leads else Leader(self._mirror.leader.epoch)
 
     async def resign_all(self) -> None:
         """Give up all leases."""

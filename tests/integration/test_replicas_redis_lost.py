@@ -54,7 +54,7 @@ async def test_redis_away(tmp_path: Path) -> None:
 
     Once the server is back, a leader with a new epoch plans for what agents saw meanwhile, over the
     same sessions. A refused write may have been made all the same, so repeating its request makes
-    it once.
+    it once. No replica says that it follows itself.
     """
     async with replicated(tmp_path) as house:
         hosts, client = house.fabric.structure.host_names, await house.client(house.replicas[1])
@@ -86,3 +86,6 @@ async def test_redis_away(tmp_path: Path) -> None:
         await house.agree(client)
         after = sum(agent.sessions.begun for agent in house.fleet.agents.values())
         assert after == sessions
+        for replica in house.replicas:
+            followed = {event["leader"] for event in replica.events("following")}
+            assert replica.name not in followed

@@ -101,11 +101,14 @@ class Reconciler:
             await store.release_leadership(epoch)
 
     def _following(self, leader: Leader) -> None:
-        """Note that another controller leads."""
+        """Note who has the lease: another controller, or this one before it lost the store."""
         if leader != self._leader:
             self._leader = leader
             self._world.gateway.follow(leader.epoch)
-            log.info("following", leader=leader.holder, epoch=leader.epoch)
+            if leader.holder == self._world.settings.holder:
+                log.info("waits for the end of its own earlier lease", epoch=leader.epoch)
+            else:
+                log.info("following", leader=leader.holder, epoch=leader.epoch)
         self.known.set()
 
     async def _follow_changes(self, epoch: int, tasks: asyncio.TaskGroup) -> None:

@@ -14,9 +14,10 @@ from heddle_controller.state.audit import verify
 from heddle_controller.state.errors import NotFound, PortError
 from heddle_controller.state.records import PlanFacts, Request
 from heddle_controller.store.redis.store import RedisStore
+from heddle_controller.telemetry.metrics import Telemetry, follow_plans
 from tests.support.redis_server import NEVER, RedisServer, opened
 from tests.support.store_samples import clos, job, plan_of, program_of
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import PATIENCE, until
 
 
 @pytest.fixture
@@ -65,10 +66,21 @@ async def test_form_outlives_the_server(server: RedisServer) -> None:
 
 
 async def test_an_emptied_server_is_begun_anew(server: RedisServer) -> None:
-    """After the server is emptied, no old state counts as current, and all can be put again."""
+    """After the server is emptied, no old state counts as current, and all can be put again.
+
+    Metrics no longer show the lost fabric, until it is put again.
+    """
     one, other = await opened(server.url), await opened(server.url)
+    telemetry = Telemetry()
+    following = asyncio.create_task(follow_plans(one, telemetry))
+
+    def shown(*, wanted: bool) -> bool:
+        sample = telemetry.registry.get_sample_value("heddle_fabric_switches", {"fabric": "f1"})
+        return (sample is not None) is wanted
+
     await one.put_fabric("f1", clos())
     await one.submit_job("f1", job(), request=Request("r1"))
+    await until(lambda: shown(wanted=True), "metrics of the fabric")
     epoch = await one.acquire_leadership("c1")
     assert (await other.leader()).epoch == epoch
     await emptied(server, one, other)
@@ -76,14 +88,17 @@ async def test_an_emptied_server_is_begun_anew(server: RedisServer) -> None:
         assert await store.list_fabrics() == []
         with pytest.raises(NotFound):
             await store.list_jobs("f1")
+    await until(lambda: shown(wanted=False), "metrics without the fabric")
     await other.put_fabric("f1", clos())
     await one.submit_job("f1", job(), request=Request("r1"))
     assert [record.job.name for record in await other.list_jobs("f1")] == [job().name]
     assert await other.acquire_leadership("c2") > epoch
     page = await one.audit()
     assert verify(page.anchor, page.records) == page.head
+    await until(lambda: shown(wanted=True), "metrics of the fabric")
     await other.close()
     await one.close()
+    await following
 
 
 async def test_routes_are_of_the_plan_that_there_is(server: RedisServer) -> None:

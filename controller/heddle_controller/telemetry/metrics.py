@@ -127,9 +127,17 @@ class Telemetry:
         """Implement the loop's meter: set a gauge."""
         self._gauges[metric].labels(fabric).set(value)
 
-    def plan(self, fabric: str, committed: Committed) -> None:
-        """Show the newest plan, and how good it is, tier by tier."""
-        self._plans.set(fabric, committed)
+    def fabric_gone(self, fabric: str) -> None:
+        """Stop showing a fabric that the store no longer has, because it came back older."""
+        self._fabrics.remove(fabric)
+        self._plans.remove(fabric)
+
+    def plan(self, fabric: str, committed: Committed | None) -> None:
+        """Show the newest plan, and how good it is, tier by tier; None if there is no plan."""
+        if committed is None:
+            self._plans.remove(fabric)
+        else:
+            self._plans.set(fabric, committed)
 
     def call_started(self, service: str, method: str) -> None:
         """Count a call that began."""
@@ -194,6 +202,11 @@ class FabricGauges:
         for state, count in jobs.items():
             self.jobs.labels(fabric, state).set(count)
 
+    def remove(self, fabric: str) -> None:
+        """Remove the gauges of a fabric."""
+        for gauge in (self.switches, self.jobs):
+            gauge.remove_by_labels({"fabric": fabric})
+
 
 class PlanGauges:
     """Gauges of the newest plan, and of how good it is, tier by tier."""
@@ -237,6 +250,8 @@ class PlanGauges:
         self.gap = Gauge(
             "heddle_tier_gap_ratio", "Worst link over bound, less 1", labels, registry=registry
         )
+        self._tiers: dict[str, set[str]] = {}
+        """Names of the tiers that are shown, by fabric."""
 
     def set(self, fabric: str, committed: Committed) -> None:
         """Set the gauges of a plan and of its tiers; the gap is 0 where the lower bound is 0."""
@@ -249,12 +264,24 @@ class PlanGauges:
             (self.entries, len(committed.program.entries)),
         ):
             gauge.labels(fabric).set(value)
+        tiers = {tier.tier for tier in certificate.tiers}
+        for gone in self._tiers.get(fabric, set()) - tiers:
+            for gauge in (self.max, self.bound, self.gap):
+                gauge.remove(fabric, gone)
+        self._tiers[fabric] = tiers
         for tier in certificate.tiers:
             bound = tier.lower_bound
             self.max.labels(fabric, tier.tier).set(tier.max_utilization)
             self.bound.labels(fabric, tier.tier).set(bound)
             gap = tier.max_utilization / bound - 1 if bound > 0 else 0.0
             self.gap.labels(fabric, tier.tier).set(gap)
+
+    def remove(self, fabric: str) -> None:
+        """Remove the gauges of a fabric."""
+        self._tiers.pop(fabric, None)
+        plan = self.worst, self.least, self.unrouted, self.generation, self.entries
+        for gauge in (*plan, self.max, self.bound, self.gap):
+            gauge.remove_by_labels({"fabric": fabric})
 
 
 class CallMeters:
@@ -379,12 +406,13 @@ async def _tell(fabric: str, store: Store, telemetry: Telemetry, told: dict[str,
         states = collections.Counter(job.facts.state for job in await store.list_jobs(fabric))
         record = await store.get_fabric(fabric)
     except NotFound:
+        if told.pop(fabric, None) is not None:
+            telemetry.fabric_gone(fabric)
         return
     known = len(record.fabric.structure.programmed), *(states[state] for state in JobState)
     if known != figures:
         jobs = {state.name.lower(): states[state] for state in JobState}
         telemetry.fabric_known(fabric, known[0], jobs)
     committed = await store.committed(fabric)
-    if committed is not None:
-        telemetry.plan(fabric, committed)  # a plan of the same generation may get a better bound
+    telemetry.plan(fabric, committed)  # a plan of the same generation may get a better bound
     told[fabric] = now, known

@@ -146,7 +146,7 @@ async def test_a_plan_that_cannot_be_told_ends_nothing(tmp_path: Path) -> None:
 async def test_plans_become_metrics_even_after_a_break(tmp_path: Path) -> None:
     """Metrics are those of the newest plan, whoever made it, and follow a bound that comes later.
 
-    A break in the store's notices does not stop them.
+    A tier that it does not have is no longer shown. A break in the store's notices stops nothing.
     """
     store, telemetry = await open_embedded(tmp_path / "s"), Telemetry()
     await store.put_fabric("f1", clos())
@@ -174,5 +174,9 @@ async def test_plans_become_metrics_even_after_a_break(tmp_path: Path) -> None:
     assert await store.certify("f1", epoch=epoch, generation=1, certificate=proven)
     gap = pytest.approx(0.25)
     await until(lambda: shown("heddle_tier_gap_ratio", tier="leaf-spine") == gap, "the bound")
+    other = replace(plan.certificate, tiers=(TierCertificate("leaf-core", 1.0, 1.0),))
+    assert await store.certify("f1", epoch=epoch, generation=1, certificate=other)
+    await until(lambda: shown("heddle_tier_gap_ratio", tier="leaf-core") == 0, "the other tier")
+    assert shown("heddle_tier_gap_ratio", tier="leaf-spine") is None
     await store.close()
     await following

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from heddle_controller.state.errors import Unavailable, Unusable
 from heddle_controller.store.embedded import EmbeddedStore, open_embedded
 from tests.support.store_samples import clos, job
+from tests.support.waiting import until
 from tests.unit.store.test_store_opening import HOLD
 
 
@@ -94,6 +98,35 @@ async def test_nothing_is_acknowledged_that_a_restart_would_not_find(
     with pytest.raises(Unavailable):
         await store.acquire_leadership("c1")
     await store.close()
+
+
+async def test_a_read_that_fails_when_nobody_waits_leaves_no_error_behind(tmp_path: Path) -> None:
+    """The reader is cancelled while the file is looked at, and the file is gone then."""
+    path = tmp_path / "heddle.db"
+    store = await store_with_a_fabric(path)
+    applier: Any = store.applier
+    applier._doubtful = True  # as after a write that failed: the next reader reads the file again
+    unheard: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, about: unheard.append(about))
+    both = threading.Barrier(2)
+
+    def occupy() -> None:
+        both.wait()
+        both.wait()
+
+    applier._database._thread.submit(occupy)
+    await asyncio.to_thread(both.wait)
+    reader = asyncio.create_task(store.list_fabrics())
+    await until(applier._database._thread._work_queue.qsize, "the look")
+    reader.cancel()
+    await asyncio.wait([reader])
+    path.unlink()
+    await asyncio.to_thread(both.wait)
+    with pytest.raises(Unavailable):
+        await store.list_fabrics()
+    await store.close()
+    gc.collect()
+    assert unheard == []
 
 
 async def test_a_file_that_is_brought_back_is_used_again(tmp_path: Path) -> None:

@@ -261,6 +261,12 @@ def _listed(names: Iterable[str]) -> str:
     return orjson.dumps([*names]).decode()
 
 
+def _retrieve(looked: asyncio.Task[None]) -> None:
+    """Mark the error of a look as retrieved, in case no reader waits any more."""
+    if not looked.cancelled():
+        looked.exception()
+
+
 _Answer = TypeVar("_Answer")
 
 
@@ -296,6 +302,7 @@ class FileApplier:
         """Implement ``Applier.fresh``. Concurrent readers share one look at the file."""
         if self._looking is None:
             self._looking = asyncio.create_task(self._look())
+            self._looking.add_done_callback(_retrieve)
         await asyncio.shield(self._looking)
 
     async def _look(self) -> None:

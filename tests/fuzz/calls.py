@@ -178,7 +178,7 @@ class World:
                 withdrawn=overlays.any_withdrawn,
             ),
             "DoctorService": DoctorService(
-                store, gateway, indexes, rates, observations, unwell=unwell, files=()
+                store, gateway, indexes, rates, observations, unwell=unwell, files=(), tokens=None
             ),
             "OverlayService": OverlayService(store, overlays),
             "AuditService": AuditService(store),

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+from cryptography import x509
 from google.protobuf import empty_pb2
 from google.rpc import error_details_pb2
 from grpc import aio
@@ -24,7 +25,7 @@ from heddle.v1.placement_pb2_grpc import PlacementServiceStub
 from heddle_controller.serve.interceptors.around import LINES_AT_ONCE, LINES_PER_SECOND
 from heddle_controller.serve.interceptors.auth import Admission, Allowance
 from heddle_controller.serve.security.caller import PERMISSIONS, Caller, Role
-from heddle_controller.serve.security.certificates import Tls
+from heddle_controller.serve.security.certificates import FollowedTls, Tls, server_context
 from heddle_controller.serve.security.files import TokenFile, new_token
 from tests.integration.certifying import Authority, Pair
 from tests.support.operating import controlling, heddle, unlogged
@@ -239,6 +240,22 @@ async def test_certificates_are_read_again(tmp_path: Path) -> None:
             assert (await outcome_of(FabricServiceStub(channel).ListFabrics(LIST)))[0] == "OK"
         await FabricServiceStub(standing).ListFabrics(LIST)  # an open connection goes on
         await standing.close()
+
+
+def test_a_certificate_that_has_ended_is_logged(tmp_path: Path) -> None:
+    """The log names the file if the controller starts with it, and if it comes in place later."""
+    authority = Authority(tmp_path)
+    good = authority.server()
+    ended = authority.issue("ended", x509.DNSName("localhost"), days=-0.01)
+    with capture_logs() as logs:
+        followed = FollowedTls(Tls(good.cert, good.key, good.ca), server_context)
+        assert logs == []
+        good.key.write_bytes(ended.key.read_bytes())
+        good.cert.write_bytes(ended.cert.read_bytes())
+        assert followed.newer() is not None
+        FollowedTls(Tls(ended.cert, ended.key, ended.ca), server_context)
+    told = [one["file"] for one in logs if one["event"] == "certificate has ended"]
+    assert told == [str(good.cert), str(ended.cert)]
 
 
 async def outcome_of(call: Awaitable[Any]) -> tuple[str, str]:

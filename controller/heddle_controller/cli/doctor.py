@@ -36,8 +36,8 @@ def doctor(client: Terms) -> None:
     """Find what is wrong, and say what to do about it.
 
     Without a command, it checks the installation: agents and their versions, tables, links, the
-    plan, the store, certificates that are about to end, and the clocks of the controller and of
-    this machine. Exit 1 if a finding is a warning or an error.
+    plan, the store, certificates and tokens that are about to end, and the clocks of the controller
+    and of this machine. Exit 1 if a finding is a warning or an error.
     """
     context = click.get_current_context()
     if context.invoked_subcommand is not None:

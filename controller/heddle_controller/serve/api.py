@@ -109,6 +109,7 @@ class Api:
             seen,
             unwell=links.unwell,
             files=(tls.cert, tls.client_ca) if tls is not None else (),
+            tokens=server.admission.tokens,
         )
         self.audit = AuditService(store)
         agent = AgentService(

@@ -64,8 +64,8 @@ class Finding(_message.Message):
     """How bad it is."""
     about: _builtins.str
     """What it is about, in a word. For a job: "job", "path", "link", "programmed", "rate", "rail" or
-    "event". For an installation: "agents", "versions", "tables", "links", "jobs", "plan",
-    "traffic", "store" or "controller".
+    "event". For an installation: "agents", "versions", "certificates", "tokens", "tables", "links",
+    "jobs", "plan", "traffic", "store" or "controller".
     """
     text: _builtins.str
     """What was found, in a sentence."""

@@ -64,7 +64,7 @@ class DoctorServiceServicer:
 
     def ExamineInstallation(self, request, context):
         """Says what is wrong with a fabric and everything that serves it: agents, their versions and
-        tables, certificates, links, jobs, the plan, the store and the controllers.
+        tables, certificates, tokens, links, jobs, the plan, the store and the controllers.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -42,7 +42,7 @@ class DoctorServiceStub:
     """
     ExamineInstallation: _grpc.UnaryUnaryMultiCallable[_doctor_pb2.ExamineInstallationRequest, _doctor_pb2.InstallationExamination]
     """Says what is wrong with a fabric and everything that serves it: agents, their versions and
-    tables, certificates, links, jobs, the plan, the store and the controllers.
+    tables, certificates, tokens, links, jobs, the plan, the store and the controllers.
     """
 
 @_typing.type_check_only
@@ -59,7 +59,7 @@ class DoctorServiceAsyncStub(DoctorServiceStub):
     """
     ExamineInstallation: _aio.UnaryUnaryMultiCallable[_doctor_pb2.ExamineInstallationRequest, _doctor_pb2.InstallationExamination]  # type: ignore[assignment]
     """Says what is wrong with a fabric and everything that serves it: agents, their versions and
-    tables, certificates, links, jobs, the plan, the store and the controllers.
+    tables, certificates, tokens, links, jobs, the plan, the store and the controllers.
     """
 
 class DoctorServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -85,7 +85,7 @@ class DoctorServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_doctor_pb2.InstallationExamination, _abc.Awaitable[_doctor_pb2.InstallationExamination]]:
         """Says what is wrong with a fabric and everything that serves it: agents, their versions and
-        tables, certificates, links, jobs, the plan, the store and the controllers.
+        tables, certificates, tokens, links, jobs, the plan, the store and the controllers.
         """
 
 def add_DoctorServiceServicer_to_server(servicer: DoctorServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

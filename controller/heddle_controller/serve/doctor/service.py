@@ -34,9 +34,10 @@ from heddle_controller.serve.agents.link_book import Condition
 from heddle_controller.serve.codec import names, times
 from heddle_controller.serve.doctor import TOLD, found, since
 from heddle_controller.serve.doctor.job import JobCase, examine, no_plan_yet
-from heddle_controller.serve.doctor.validity import of_agents, of_files
+from heddle_controller.serve.doctor.validity import of_agents, of_files, of_tokens
 from heddle_controller.serve.flow_index import FlowIndexes
 from heddle_controller.serve.rates import RateBook
+from heddle_controller.serve.security.files import Grant, TokenFile
 from heddle_controller.state.errors import Unavailable
 from heddle_controller.state.records import Committed, FabricRecord, JobRecord, JobState
 from heddle_controller.store.store import Store
@@ -68,6 +69,8 @@ class Installation:
     """Version of this controller."""
     files: tuple[Path | None, ...] = ()
     """Files with certificates of this controller and of the authority of its clients."""
+    grants: tuple[Grant, ...] = ()
+    """Tokens that this controller knows."""
     time: float = 0.0
     """Unix time of the examination."""
 
@@ -80,6 +83,7 @@ def examine_installation(now: Installation) -> list[pb.Finding]:
         *_versions(now),
         *of_files("The controller's", now.files, now.time),
         *of_agents([(one, about.certificate) for one, about in now.sessions.items()], now.time),
+        *of_tokens(now.grants, now.time),
         *_tables(now),
         *_links(now),
         *_plan(now),
@@ -247,10 +251,12 @@ class DoctorService(DoctorServiceServicer):
         *,
         unwell: Callable[[str], Mapping[LinkEnds, Condition]],
         files: tuple[Path | None, ...],
+        tokens: TokenFile | None,
     ) -> None:
         """``unwell`` returns the links of a fabric that agents report as unwell.
 
-        ``files`` are the certificates of this controller and of the authority of its clients.
+        ``files`` are the certificates of this controller and of the authority of its clients;
+        ``tokens`` has the tokens that it knows.
         """
         self._store = store
         self._gateway = gateway
@@ -259,6 +265,7 @@ class DoctorService(DoctorServiceServicer):
         self._observations = observations
         self._unwell = unwell
         self._files = files
+        self._tokens = tokens
 
     @override
     async def ExamineInstallation(
@@ -280,6 +287,7 @@ class DoctorService(DoctorServiceServicer):
             write_trouble=self._store.write_trouble(),
             version=version("heddle-controller"),
             files=self._files,
+            grants=tuple(self._tokens.grants()) if self._tokens is not None else (),
             time=time.time(),
         )
         findings = await asyncio.to_thread(examine_installation, now)

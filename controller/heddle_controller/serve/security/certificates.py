@@ -29,11 +29,13 @@ from __future__ import annotations
 
 import re
 import ssl
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 from urllib.parse import unquote
 
 import grpc
@@ -217,6 +219,7 @@ class FollowedTls(Generic[_Made]):
         self._make = make
         self._stamp = tls.stamp()
         self.made = make(tls)
+        _check_validity(tls)
 
     def newer(self) -> _Made | None:
         """Return what changed files give; None if unchanged or if they are unusable."""
@@ -230,7 +233,48 @@ class FollowedTls(Generic[_Made]):
             return None
         self._stamp = stamp
         log.info("certificate read again", file=str(self._tls.cert))
+        _check_validity(self._tls)
         return self.made
+
+
+class Validity(NamedTuple):
+    """When a certificate is valid, in Unix seconds."""
+
+    begins: float
+    ends: float
+
+
+def validity_of(pem: bytes) -> Validity | None:
+    """Return when all certificates of a PEM file are valid; None if it has none that is readable.
+
+    Of several certificates, the one that ends first counts.
+    """
+    from cryptography import x509  # noqa: PLC0415 - takes time, and few programs need it
+
+    try:
+        known = x509.load_pem_x509_certificates(pem)
+    except ValueError:
+        return None
+    moments = [(one.not_valid_before_utc, one.not_valid_after_utc) for one in known]
+    begins, ends = min(moments, key=lambda moment: moment[1])
+    return Validity(begins.timestamp(), ends.timestamp())
+
+
+def _check_validity(tls: Tls) -> None:
+    """Log certificates that are not valid now: connections fail, mostly unseen by the server."""
+    now = time.time()
+    for path in (tls.cert, tls.client_ca):
+        try:
+            valid = validity_of(path.read_bytes()) if path is not None else None
+        except OSError:  # removed since it was read
+            continue
+        if valid is not None and not valid.begins <= now < valid.ends:
+            ended = valid.ends <= now
+            moment = datetime.fromtimestamp(valid.ends if ended else valid.begins, UTC)
+            event = "certificate has ended" if ended else "certificate is not valid yet"
+            cure = "replace the file: it is read again without a restart"
+            cure = cure if ended else "check this machine's clock"
+            log.error(event, file=str(path), at=moment.isoformat(), cure=cure)
 
 
 def server_context(tls: Tls) -> ssl.SSLContext:

@@ -153,6 +153,11 @@ class TokenFile(FollowedFile):
         self._now = now
         self._grants = read_grants(path)
 
+    def grants(self) -> Collection[Grant]:
+        """Return the grants, those that have expired among them."""
+        self._refresh()
+        return self._grants.values()
+
     def caller(self, token: str) -> Caller | None:
         """Return the holder of a token; None if it is unknown or has expired."""
         self._refresh()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from heddle_controller.state.audit import verify
-from heddle_controller.state.errors import StaleEpoch, Unavailable
+from heddle_controller.state.errors import StaleEpoch, Unavailable, Unusable
 from heddle_controller.state.plans import KEPT, plan_rows
 from heddle_controller.state.records import PlanFacts, Request
 from heddle_controller.store.applier import Bounds
@@ -106,6 +106,25 @@ async def test_a_refused_plan_goes_by_itself(store: RedisStore, server: RedisSer
         await commit(store, epoch)
     assert await blobs(store) == before
     await other.close()
+
+
+async def test_a_large_value_that_is_lost_is_told(store: RedisStore, server: RedisServer) -> None:
+    """A replica that has not read a value yet says that the store lacks it, and does not hang."""
+    await store.put_fabric("f1", clos())
+    epoch = await store.acquire_leadership("c")
+    await commit(store, epoch)
+    await store.put_demands("f1", "d", demands(("n0.0", "n1.0")))
+    reads: dict[str, Callable[[RedisStore], Awaitable[object]]] = {
+        "demands": lambda other: other.get_demands("f1", "d"),
+        "plan": lambda other: other.committed("f1"),
+        "structure": lambda other: other.get_fabric("f1"),
+    }
+    for kind, read in reads.items():
+        assert await ask(store, "DEL", *await ask(store, "KEYS", KEYS.blob(f"{kind}-*"))) == 1
+        other = await opened(server.url, bounds=BOUNDS)
+        with pytest.raises(Unusable, match=f"{kind}-.* is gone; restore"):
+            await asyncio.wait_for(read(other), PATIENCE)
+        await other.close()
 
 
 async def test_memories_are_bounded(store: RedisStore) -> None:

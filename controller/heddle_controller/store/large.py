@@ -81,7 +81,7 @@ class LargeValues:
             reading.exception()  # retrieved here, because all callers may be gone
 
     async def _read_structure(self, digest: str, blob: str) -> Structure | None:
-        body = await self._applier.blob(blob)
+        body = await self._body(blob)
         if body is None:
             return None
         with self.sound():
@@ -98,7 +98,7 @@ class LargeValues:
         """Load a demand set into memory. False if its blob is gone: it was replaced or deleted."""
         if blob in self.demands:
             return True
-        body = await self._applier.blob(blob)
+        body = await self._body(blob)
         if body is None:
             return False
         with self.sound():
@@ -136,7 +136,7 @@ class LargeValues:
             begin, made = len(held[0]), held[1]
         if begin < len(blobs):
             structure = await self.structure(row.digest, row.structure)
-            bodies = [await self._applier.blob(one) for one in blobs[begin:]]
+            bodies = [await self._body(one) for one in blobs[begin:]]
             if structure is None or None in bodies:
                 return None
             known = [body for body in bodies if body is not None]
@@ -149,6 +149,25 @@ class LargeValues:
                 self.keep_plan(fabric, blobs, made)
                 self.forget_structures()
         return made
+
+    async def _body(self, blob: str) -> bytes | None:
+        """Return a blob, or None if it was replaced or deleted meanwhile.
+
+        Raises:
+            Unavailable: the store is away.
+            Unusable: the blob is gone although a fabric refers to it.
+        """
+        body = await self._applier.blob(blob)
+        if body is None:
+            await self._applier.fresh()
+            self._applier.check()  # or the views may be too old to tell
+            with self.sound():
+                lost = any(blob in _blobs_of(view) for view in self._views())
+            if lost:
+                raise Unusable(
+                    f"store {self._applier.name}: {blob} is gone; restore the store from a backup"
+                )
+        return body
 
     def keep_plan(self, fabric: str, blobs: tuple[str, ...], made: Whole) -> None:
         """Keep a plan as the newest one of a fabric, unless a newer one is known.
@@ -182,6 +201,14 @@ class LargeValues:
                 f"store {self._applier.name}: a record is damaged ({error}); "
                 "restore it from a backup"
             ) from error
+
+
+def _blobs_of(view: View) -> Iterator[str]:
+    """Yield the ids of all blobs that a fabric refers to."""
+    yield meta_of(view).blob
+    yield from (one.blob for one in demand_sets(view).values())
+    for row in plan_rows(view).values():
+        yield from row.pointed_at()
 
 
 def _read(bodies: list[bytes], before: Whole | None, structure: Structure) -> Whole:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import sqlite3
 import subprocess
 import sys
@@ -99,6 +100,21 @@ async def test_unusable_files(tmp_path: Path, spoil: Callable[[Path], None], say
     assert "\n" not in str(caught.value)
     assert path.read_bytes() == before
     path.unlink()
+    await open_and_close(path)
+
+
+async def test_a_file_that_cannot_be_used_now_is_not_called_damaged(tmp_path: Path) -> None:
+    """If SQLite's files beside it find no room, as on a full disk, the store itself is whole."""
+    path = tmp_path / "store.db"
+    await open_and_close(path)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        with pytest.raises(Unusable, match=r"cannot be used now .*: is its disk full") as caught:
+            await open_embedded(path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert "restore" not in str(caught.value)
     await open_and_close(path)
 
 

@@ -297,7 +297,7 @@ def open_database(path: Path, told: Path) -> sqlite3.Connection:
         _pragma(connection, "user_version")  # opens the log, which is then locked
     except sqlite3.DatabaseError as error:
         connection.close()
-        raise Unusable(_cure(told, error)) from None
+        raise Unusable(_reason(told, error)) from None
     except Unusable:
         connection.close()
         raise
@@ -316,14 +316,28 @@ def _check(connection: sqlite3.Connection, path: Path) -> None:
         )
     report = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
     if report != "ok":
-        raise Unusable(_cure(path, report))
+        raise Unusable(_damaged(path, report))
 
 
 def _pragma(connection: sqlite3.Connection, name: str) -> int:
     return int(connection.execute(f"PRAGMA {name}").fetchone()[0])
 
 
-def _cure(path: Path, trouble: object) -> str:
+_DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+"""Primary error codes that say that the content of the file is wrong."""
+
+
+def _reason(path: Path, error: sqlite3.DatabaseError) -> str:
+    """Return why a file cannot be opened; a full disk is no reason to give up the file."""
+    if error.sqlite_errorcode & 0xFF in _DAMAGE:  # the rest of the code says more
+        return _damaged(path, error)
+    return (
+        f"store {path}: cannot be used now ({error}): is its disk full or faulty, or does another"
+        " program use the file?"
+    )
+
+
+def _damaged(path: Path, trouble: object) -> str:
     reason = " ".join(str(trouble).split())
     return (
         f"store {path}: cannot be read ({reason}); restore it from a backup,"

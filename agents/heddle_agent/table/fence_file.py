@@ -35,10 +35,10 @@ class FenceFile:
     def load(self) -> Fence:
         """Return the fence of earlier runs; ValueError if the file is damaged or not accessible."""
         try:
-            text = self._path.read_text(encoding="utf-8")
+            text = self._path.read_bytes()
         except FileNotFoundError:
             fence = NO_FENCE
-        except (OSError, UnicodeDecodeError) as error:
+        except OSError as error:
             raise ValueError(f"state file {self._path} cannot be read: {error}") from error
         else:
             fence = self._parse(text)
@@ -62,9 +62,9 @@ class FenceFile:
                 why=error.strerror,
             )
 
-    def _parse(self, text: str) -> Fence:
+    def _parse(self, text: bytes) -> Fence:
         try:
-            values = json.loads(text)
+            values = json.loads(text.decode())
             owner = {key: values[key] for key in self._owner}
             fence = Fence(_whole(values["highest_epoch"]), _whole(values["generation"]))
         except (ValueError, KeyError, TypeError) as error:

@@ -41,11 +41,11 @@ def test_a_damaged_file_is_refused_with_its_cure(tmp_path: Path, text: str) -> N
     assert path.read_text(encoding="utf-8") == text, "nothing is overwritten"
 
 
-def test_a_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
-    """The error says that the file cannot be read."""
+def test_a_file_that_is_not_text_is_damaged(tmp_path: Path) -> None:
+    """The error says what to do, as for any other damage."""
     path = tmp_path / "agent.json"
     path.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ValueError, match=r"agent\.json cannot be read"):
+    with pytest.raises(ValueError, match=r"agent\.json is damaged .*: remove it"):
         FenceFile(path, "fabrics/f1", "leaf0").load()
 
 

@@ -6,6 +6,7 @@ import asyncio
 import os
 import resource
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -25,6 +26,7 @@ from heddle_controller.planner import process
 from heddle_controller.planner.core import planning_engine
 from heddle_controller.planner.port import PlannerLost
 from heddle_controller.planner.process import PlanningProcess, ProcessLimits
+from heddle_controller.planner.protocol import Question, packed
 from heddle_controller.state.records import Intent, JobFacts, JobRecord, JobState
 from tests.support.direct_planner import DirectPlanner
 from tests.support.operating import Controller, controlling
@@ -261,6 +263,22 @@ def test_it_dies_with_its_parent() -> None:
         assert runs(pid)
         parent.kill()
     wait_until(lambda: not runs(pid), "the end of the planning process")
+
+
+def test_it_ends_without_a_word_when_nobody_takes_its_answer() -> None:
+    """A controller that was killed after a question leaves no traceback of another program."""
+    mine, its = socket.socketpair()
+    program = [sys.executable, "-m", "heddle_controller.planner.core"]
+    given = [str(its.fileno()), "30.0", "headroom", str(os.getpid())]
+    with its:
+        asked = subprocess.Popen(
+            [*program, *given], pass_fds=[its.fileno()], stderr=subprocess.PIPE, text=True
+        )
+    with asked, mine:
+        mine.sendall(packed(Question("nothing", "f1", {}))[0])
+        mine.close()
+        told = asked.communicate(timeout=PATIENCE)[1]
+    assert (asked.returncode, told) == (0, "")
 
 
 async def generation(plans: PlanServiceStub) -> int:

@@ -11,6 +11,7 @@ Only a planning process loads the solver. A core is not made for several threads
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import select
@@ -407,7 +408,8 @@ def main() -> None:
     _die_with(parent)
     for ending in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(ending, signal.SIG_IGN)
-    with socket.socket(fileno=number) as end:
+    # A controller that ends between question and answer breaks the connection.
+    with socket.socket(fileno=number) as end, contextlib.suppress(ConnectionError):
         _serve(end, PlanningCore(planning_engine(seconds, objective)))
 
 

@@ -123,6 +123,14 @@ async def test_plain_text_from_other_hosts_is_turned_away(
     assert "--insecure" in call.status.details
 
 
+async def test_a_call_that_has_ended_is_not_denied() -> None:
+    """A caller that gave up has no address any more, and is not taken for one without TLS."""
+    call: Any = Call("", {})
+    with pytest.raises(asyncio.CancelledError):
+        await let_in(Auth(Admission()), METHOD, call)
+    assert call.status is None
+
+
 async def test_a_certificate_without_a_role_may_do_nothing() -> None:
     """Being verified is not enough, even on this host. A role that lacks the method is denied."""
     auth = Auth(Admission(insecure=True))

@@ -284,6 +284,8 @@ class Auth(CallLayer):
     @override
     async def around(self, method: Method, context: Context, rest: Rest) -> object:
         """Check the caller, and add its name to the call's log lines."""
+        if not context.peer():  # the call has ended, so nobody is denied anything
+            raise asyncio.CancelledError
         peer = self._admission.peer(context)
         structlog.contextvars.bind_contextvars(peer=peer)
         try:

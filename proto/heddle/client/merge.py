@@ -91,32 +91,39 @@ class Jobs(Merge[placement_pb2.JobEvent]):
 
 
 class Fabric(Merge[fabric_pb2.FabricEvent]):
-    """Links and switches. A stream begins with those not up, so one missing at ``synced`` is up."""
+    """Links and switches. A stream begins with those not up, so one missing at ``synced`` is up.
+
+    After the event of a fabric with another etag, all that are not up are reported again: its nodes
+    and links may be others.
+    """
 
     def __init__(self) -> None:
         self._links: dict[LinkName, fabric_pb2.Link] = {}
         self._nodes: dict[str, fabric_pb2.Node] = {}
-        self._unseen: set[LinkName | str] = set()
+        self._unseen: dict[LinkName | str, fabric_pb2.FabricEvent] = {}
+        """What to report at ``synced`` of all that were not up, by name, unless they still are."""
         self._etag: str | None = None
         self._synced = False
 
     def begin(self) -> None:
         """Implement ``Merge.begin``."""
-        self._unseen = {*self._links, *self._nodes}
+        nodes = (node for node in self._nodes.values() if node.admin_state not in _UP)
+        links = (link for link in self._links.values() if not _is_up(link))
+        self._unseen = {node.id: _node_up(node) for node in nodes}
+        self._unseen |= {_name(link): _link_up(link) for link in links}
 
     def take(self, event: fabric_pb2.FabricEvent) -> Iterator[fabric_pb2.FabricEvent]:
         """Implement ``Merge.take``."""
         match event.WhichOneof("event"):
             case "link":
-                link = event.link
-                name = (link.source, link.target, link.key)
-                self._unseen.discard(name)
-                if self._links.get(name) != link:
-                    self._links[name] = link
+                name = _name(event.link)
+                self._unseen.pop(name, None)
+                if self._links.get(name) != event.link:
+                    self._links[name] = event.link
                     yield event
             case "node":
                 node = event.node
-                self._unseen.discard(node.id)
+                self._unseen.pop(node.id, None)
                 if self._nodes.get(node.id) != node:
                     self._nodes[node.id] = node
                     yield event
@@ -127,26 +134,43 @@ class Fabric(Merge[fabric_pb2.FabricEvent]):
                     yield event
             case "fabric" if event.fabric.etag != self._etag:
                 self._etag = event.fabric.etag
+                self._links.clear()
+                self._nodes.clear()
                 yield event
 
     def _came_up(self) -> Iterator[fabric_pb2.FabricEvent]:
-        up = common_pb2.STATE_UP
         for name in sorted(self._unseen, key=str):
-            if isinstance(name, str):
-                node = self._nodes.pop(name)
-                if node.admin_state not in (up, common_pb2.STATE_UNSPECIFIED):
-                    node.admin_state = up
-                    yield fabric_pb2.FabricEvent(node=node)
-                continue
-            link = self._links.pop(name)
-            if (link.admin_state, link.oper_state) != (up, up):
-                came = fabric_pb2.Link(
-                    source=link.source,
-                    target=link.target,
-                    key=link.key,
-                    gbps=link.gbps,
-                    admin_state=up,
-                    oper_state=up,
-                )
-                yield fabric_pb2.FabricEvent(link=came)
-        self._unseen.clear()
+            yield from self.take(self._unseen[name])
+
+
+_UP = common_pb2.STATE_UP, common_pb2.STATE_UNSPECIFIED
+
+
+def _name(link: fabric_pb2.Link) -> LinkName:
+    return link.source, link.target, link.key
+
+
+def _is_up(link: fabric_pb2.Link) -> bool:
+    return link.admin_state == link.oper_state == common_pb2.STATE_UP
+
+
+def _link_up(link: fabric_pb2.Link) -> fabric_pb2.FabricEvent:
+    """Return the event that a link has come up, at a time that nobody knows."""
+    return fabric_pb2.FabricEvent(
+        link=fabric_pb2.Link(
+            source=link.source,
+            target=link.target,
+            key=link.key,
+            gbps=link.gbps,
+            admin_state=common_pb2.STATE_UP,
+            oper_state=common_pb2.STATE_UP,
+        )
+    )
+
+
+def _node_up(node: fabric_pb2.Node) -> fabric_pb2.FabricEvent:
+    """Return the event that a switch has come up."""
+    came = fabric_pb2.Node()
+    came.CopyFrom(node)
+    came.admin_state = common_pb2.STATE_UP
+    return fabric_pb2.FabricEvent(node=came)

@@ -472,7 +472,8 @@ class Operations:
     ) -> AsyncGenerator[fabric_pb2.FabricEvent]:
         """Yield what is not up, then ``synced``, then all changes of links and switches.
 
-        See ``watch_jobs``.
+        See ``watch_jobs``. The event of a fabric comes first, and again when nodes or links may be
+        others: forget what was told before. All that is not up follows.
         """
 
         def request(fabric: str) -> fabric_pb2.WatchFabricRequest:

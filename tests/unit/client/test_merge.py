@@ -41,3 +41,29 @@ def test_links_that_came_up_meanwhile_are_told() -> None:
     fabric.begin()
     told = [told for event in (link("c", DOWN), end) for told in fabric.take(event)]
     assert told == [link("b", UP)]
+
+
+def test_an_up_link_is_told_once_although_another_controller_tells_it_too() -> None:
+    """A controller that has just met the agents tells links as changed that were known as up."""
+    fabric, end = merge.Fabric(), fabric_pb2.FabricEvent(synced=True)
+    fabric.begin()
+    assert [told for event in (end, link("b", UP)) for told in fabric.take(event)] == [
+        end,
+        link("b", UP),
+    ]
+    fabric.begin()
+    assert not [told for event in (end, link("b", UP)) for told in fabric.take(event)]
+
+
+def test_links_that_are_not_up_follow_a_fabric_that_was_put() -> None:
+    """Whoever begins anew with the fabric gets all links that are not up, known or not."""
+    fabric, end = merge.Fabric(), fabric_pb2.FabricEvent(synced=True)
+    one, two = (fabric_pb2.FabricEvent(fabric=fabric_pb2.Fabric(etag=etag)) for etag in "12")
+    fabric.begin()
+    first = [one, link("b", DOWN), link("c", DOWN), end, two, link("c", DOWN)]
+    assert [told for event in first for told in fabric.take(event)] == first
+    fabric.begin()
+    assert not [told for event in (two, link("c", DOWN), end) for told in fabric.take(event)]
+    fabric.begin()
+    told = [told for event in (one, link("c", DOWN), end) for told in fabric.take(event)]
+    assert told == [one, link("c", DOWN)]

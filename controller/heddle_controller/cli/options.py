@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
-from heddle.client import TimedOut
+from heddle.client import TimedOut, Unavailable
 from heddle.names import link_name, value_name
 from heddle.v1 import common_pb2
 from heddle_controller.cli.client import Terms
@@ -155,9 +155,7 @@ def wait_until_gone(client: Terms, version: int, seconds: float | None) -> None:
     Raises:
         Failure: It took too long, or ``version`` is 0.
     """
-    if not version:
-        raise Failure("deleted, but the controller could not tell when its entries are gone")
     try:
         client.api.wait_until_gone(version, seconds)
-    except TimedOut as error:
+    except (TimedOut, Unavailable) as error:
         raise Failure(f"deleted, but {error.message}") from error

@@ -12,7 +12,14 @@ import grpc
 
 from heddle.client import merge, revise
 from heddle.client.calls import PAUSE, Calls, Search, may_pass, timed_out
-from heddle.client.errors import Conflict, Degraded, HeddleError, NotFound, Unreachable
+from heddle.client.errors import (
+    Conflict,
+    Degraded,
+    HeddleError,
+    NotFound,
+    Unavailable,
+    Unreachable,
+)
 from heddle.client.withdrawal import Withdrawal
 from heddle.names import value_name
 from heddle.v1 import (
@@ -590,7 +597,11 @@ class Operations:
 
         Raises:
             TimedOut: The message names the switches that are waited for.
+            Unavailable: The version is 0: the controller that deleted it lost its store right then.
         """
+        if not version:
+            why = "the controller could not tell when its entries are gone"
+            raise Unavailable(why, code=grpc.StatusCode.UNAVAILABLE)
         await self._wait_for(Withdrawal(version), timeout)
 
     async def _wait_for(self, withdrawal: Withdrawal, timeout: float | None) -> None:  # noqa: ASYNC109 - as above

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from heddle.client import Client, Unavailable
 from heddle.client.withdrawal import Withdrawal
 from heddle.v1 import plan_pb2 as pb
 
@@ -47,3 +50,9 @@ def test_plans_that_are_counted_anew_are_waited_for_anew() -> None:
     assert not withdrawal.done(plan(5, 9, 4, "l0"))
     assert not withdrawal.done(plan(1, 12, 0, "l0", "l1"))
     assert withdrawal.done(plan(1, 12, 1))
+
+
+def test_a_version_that_nobody_could_tell_is_not_waited_for() -> None:
+    """A controller that lost its store after a deletion answers 0, which every plan would meet."""
+    with Client("127.0.0.1:1", fabric="f1") as client, pytest.raises(Unavailable, match="not tell"):
+        client.wait_until_gone(0)

@@ -502,7 +502,7 @@ def test_a_job_that_somebody_deleted_comes_back(world: World) -> None:
 
 
 def test_what_others_change_in_a_job_stays(world: World) -> None:
-    """A job that somebody suspends stays suspended, also when another instance takes over."""
+    """A job that somebody suspends stays suspended, also when an instance or its hosts change."""
     first = world.start(tiers=False)
     key = world.submit(workload("rests", ["n0", "n2"]))
     world.ready(key)
@@ -520,6 +520,11 @@ def test_what_others_change_in_a_job_stays(world: World) -> None:
             world.stop(first)
             world.running.pop(first)
             world.start(tiers=False)
+    world.change(key, workload("rests", pair(3)) | {"metadata": {}})
+    wait_until(lambda: hosts(world, key) == pair(3), "the job to move")
+    job = world.job(key)
+    assert job is not None
+    assert job.spec.suspended
 
 
 def test_a_workload_that_loses_its_topology_while_no_instance_runs(world: World) -> None:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from heddle.client import (
+    AlreadyExists,
     AsyncClient,
     Conflict,
     CredentialsError,
@@ -247,10 +248,20 @@ class Admission:
         return min(max(wanted.since + limit - time.time(), 0.0), limit)
 
     async def _submit(self, wanted: Decision) -> pb.Job:
-        """Submit the job of a workload; return it when it is stored durably."""
+        """Submit the job of a workload; return it when it is stored durably.
+
+        If it exists, it gets the specification of the workload, but stays suspended if it is.
+        """
         spec = pb.JobSpec.FromString(wanted.spec)
         self._stored[wanted.job] = b""
-        job = await self._heddle.submit_job(wanted.job, spec, replace=True)
+        try:
+            job = await self._heddle.submit_job(wanted.job, spec)
+        except AlreadyExists:
+            known = await self._heddle.get_job(wanted.job)
+            spec.suspended = known.spec.suspended
+            job = await self._heddle.jobs.UpdateJob(
+                pb.UpdateJobRequest(name=known.name, spec=spec, etag=known.etag)
+            )
         self._stored[wanted.job] = wanted.spec
         return job
 

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from dataclasses import replace
 
 import pytest
 
 from heddle_controller.model.errors import InputError
-from heddle_controller.model.fabric import State
+from heddle_controller.model.fabric import Fabric, State
 from heddle_controller.state.errors import Conflict, NotFound
 from heddle_controller.state.records import FabricRecord, LinkName
+from heddle_controller.state.view import Ask, Change, Outcome
 from heddle_controller.store.store import Store
 from tests.contract.store_worlds import StoreWorld
 from tests.support.store_samples import clos, plain
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE, until
 
 
 async def test_put_is_got_back(store: Store) -> None:
@@ -201,3 +203,37 @@ async def test_survives_reopening(world: StoreWorld) -> None:
     assert plain(await again.get_fabric("f1")) == plain(record)
     assert await again.versions("f1") == versions
     await again.close()
+
+
+async def test_a_fabric_that_is_put_while_another_one_is_checked(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two fabrics put at the same time the later one stays, and neither put fails."""
+    await store.put_fabric("f1", clos())
+    begun, checked = asyncio.Event(), threading.Event()
+    stored, told = asyncio.Event(), asyncio.Event()
+    loop, apply = asyncio.get_running_loop(), store.applier.apply
+
+    def check(_name: str, fabric: Fabric, *_wanted: object) -> None:
+        if fabric.node_count == clos(spines=3).node_count:
+            loop.call_soon_threadsafe(begun.set)
+            assert checked.wait(PATIENCE)
+
+    async def applied(change: Change, ask: Ask) -> Outcome:
+        outcome = await apply(change, ask)
+        if not stored.is_set():
+            stored.set()
+            await told.wait()
+        return outcome
+
+    monkeypatch.setattr("heddle_controller.store.store.admit_fabric", check)
+    monkeypatch.setattr(store.applier, "apply", applied)
+    async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as tasks:
+        later = tasks.create_task(store.put_fabric("f1", clos(spines=3)))
+        await begun.wait()
+        tasks.create_task(store.put_fabric("f1", clos(spines=4)))
+        await stored.wait()
+        checked.set()
+        await later
+        told.set()
+    assert plain(await store.get_fabric("f1")) == plain(later.result())

@@ -836,11 +836,14 @@ class Store:
         needs: Needs | None,
     ) -> tuple[Change, _Answer]:
         view = self.applier.view(fabric)
-        await self._large.structure_of(view)
-        grounds = [await needs(view)] if needs is not None else []
-        with self._large.sound():  # no await from here on, so all is of one moment
-            change, answer = decide(view, Stamp(self._now(), self._new_token(), request))
-        return replace(change, guards=(*grounds, *change.guards)), answer
+        while True:
+            await self._large.structure_of(view)
+            grounds = [await needs(view)] if needs is not None else []
+            with self._large.sound():  # no await from here on, so all is of one moment
+                if view.known and fabrics.meta_of(view).digest not in self._large.structures:
+                    continue
+                change, answer = decide(view, Stamp(self._now(), self._new_token(), request))
+                return replace(change, guards=(*grounds, *change.guards)), answer
 
     # Whether what is asked for fits
 

@@ -135,17 +135,24 @@ async def test_a_link_is_set_by_its_ends_in_either_order(tmp_path: Path) -> None
 
 
 async def test_a_switch_is_drained(tmp_path: Path) -> None:
-    """Draining a switch stores its state and returns it; its links keep states of their own."""
+    """Draining a switch stores its state and returns it; its links keep states of their own.
+
+    The call may be repeated, even when the switch has left the fabric.
+    """
+    drain = fabric_pb2.SetSwitchStateRequest(
+        fabric="fabrics/f1", node="s1", admin_state=DRAINED, request_id="r1"
+    )
     async with serving(tmp_path) as s:
         await s.put_fabric()
         await s.store.set_link_state("f1", LinkName("l0", "s1"), State.DOWN)
-        node = await s.fabrics.SetSwitchState(
-            fabric_pb2.SetSwitchStateRequest(fabric="fabrics/f1", node="s1", admin_state=DRAINED)
-        )
+        node = await s.fabrics.SetSwitchState(drain)
         assert (node.id, node.kind, node.admin_state) == ("s1", fabric_pb2.NODE_KIND_SPINE, DRAINED)
         fabric = (await s.store.get_fabric("f1")).fabric
         assert fabric.node_state[fabric.structure.index["s1"]] == State.DRAINED
         listed = await s.fabrics.ListLinks(fabric_pb2.ListLinksRequest(parent="fabrics/f1"))
+        await s.store.put_fabric("f1", clos(spines=1))
+        node = await s.fabrics.SetSwitchState(drain)
+        assert (node.id, node.admin_state) == ("s1", DRAINED)
     own = {link.source: link.admin_state for link in listed.links if link.target == "s1"}
     assert own == {"l0": DOWN, "l1": UP}
 

@@ -187,7 +187,8 @@ class FabricService(FabricServiceServicer):
             request=request_of(request.request_id),
         )
         fabric = (await self._store.get_fabric(name)).fabric
-        node = codec.node_to_pb(fabric, fabric.structure.index[switch.node])
+        row = fabric.structure.index.get(switch.node)  # None: the fabric was replaced since
+        node = pb.Node(id=switch.node) if row is None else codec.node_to_pb(fabric, row)
         node.admin_state = common.state_to_pb(switch.admin_state)
         return node
 

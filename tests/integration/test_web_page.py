@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import pytest_asyncio
 
-from heddle.v1 import common_pb2, demand_pb2, fabric_pb2
+from heddle.v1 import common_pb2, demand_pb2, fabric_pb2, plan_pb2
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.files.fabric_file import parse_fabric
 from heddle_controller.model.job import Collective, Group, Job, Operation, Parallelism
@@ -33,6 +33,7 @@ from tests.support.depth import examples
 from tests.support.ports import free_port
 from tests.support.redis_server import ALWAYS, RedisServer
 from tests.support.report_evidences import held
+from tests.support.solve_flows import flows_of
 from tests.support.waiting import PATIENCE, wait_until
 
 POD = clos(leaves=4, spines=2, nics_per_leaf=4, nics_per_host=4, name="pod")
@@ -72,9 +73,20 @@ fetch("/api/fabrics/f1/overview").then((answer) => answer.json()).then((told) =>
 });
 """
 """A script for a stream that sends what the test says, as fast as the page takes it."""
+STATES = "[...document.querySelectorAll('main a[href$=\"/jobs\"]')]"
+"""The links of an overview to the jobs in each state. All lead to the same view."""
 CELLS = """[...document.querySelectorAll("tbody tr")].map(
   (row) => [...row.cells].map((cell) => cell.innerText))"""
 """The texts of all rows of all tables."""
+SHORT_ANSWER = """{
+  const real = window.fetch;
+  window.fetch = async (...given) => {
+    const answer = await real(...given), told = await answer.json();
+    if (told.moved_flows) { window.moved = told.moved_flows; told.moved_flows = []; }
+    return new Response(JSON.stringify(told), {status: answer.status});
+  };
+} 0"""
+"""Leaves out the names of flows that would move, of which answers have a limited number."""
 MARKUP = '<img src=x onerror="document.title=1">'
 pytestmark = pytest.mark.asyncio(loop_scope="module")  # they share a browser
 
@@ -239,22 +251,27 @@ async def test_what_is_measured_stands_beside_what_was_planned(still: World) -> 
 async def test_what_if_is_asked_by_a_form_and_changes_nothing(still: World) -> None:
     """The form's answer has the worst link as it would be; the plan and the links stay.
 
-    A wrong name gives an alert.
+    It counts all flows that would move, also those that are not named. A wrong name gives an alert.
     """
     page = still.page
     async with still.client() as client:
         before = await client.list_routes()
     await still.open("/what-if")
-    await page.until("document.querySelector('#one')")
-    await page.does("document.querySelector('#one').value = 'l0'")
-    await page.does("document.querySelector('#two').value = 's0'")
+    await page.until("document.querySelector('#named')")
+    await page.does("document.querySelector('#named').value = 'l0,s0'")
     await page.click("button")
     await page.until("document.querySelector('#answer tbody')")
     rows = await page.does(
         "[...document.querySelectorAll('#answer tr')].map((row) => row.innerText)"
     )
     assert any("200.0 %\t400.0 %" in row for row in rows), rows
-    await page.does("document.querySelector('#two').value = 'nobody'")
+    await page.does(SHORT_ANSWER)
+    await page.click("button")
+    await page.until("window.moved?.length > 1")
+    count = await page.does("window.moved.length")
+    told = f"document.querySelector('#answer').innerText.includes('{count} flows would move.')"
+    await page.until(told)
+    await page.does("document.querySelector('#named').value = 'l0,nobody'")
     await page.click("button")
     await page.until("document.querySelector('#answer [role=alert]')")
     assert await page.does("document.querySelector('#answer').innerText.includes('nobody')")
@@ -336,6 +353,9 @@ async def test_a_lost_link_is_seen_and_so_is_its_return(controller: Controller, 
         told = await page.does("document.querySelector('#down').textContent")
         assert all(end in told for end in ends)
         await page.until("document.querySelector('#verdict').innerText.includes('1 link is down')")
+        await page.click("#down a")
+        await page.until("document.querySelector('main .facts')?.innerText.includes('Agents say')")
+        assert "Agents say\ndown" in await page.does("document.querySelector('main').innerText")
         await page.click("nav a[href='/fabrics/lossy/plans']")
         lost = f"link lost: {','.join(ends)}"
         await page.until(f"document.querySelector('tbody')?.innerText.includes('{lost}')")
@@ -393,6 +413,51 @@ async def test_an_open_view_follows_what_the_controller_sees(
         assert [text for text in page.console if "ERR_INTERNET" not in text] == []
 
 
+async def test_keys_stay_where_they_are_while_plans_follow_each_other(
+    controller: Controller, page: Page
+) -> None:
+    """The focus stays on one of several links to the same view, and on a table that was scrolled.
+
+    The second page of a plan that was replaced leads to the first page of the new one. Flows that
+    belong to no job have no link to a job.
+    """
+    async with world(controller, page, "kept", POD, JOB) as given:
+        await given.open("")
+        await page.until("document.querySelector('#slowest')")
+        await page.does(f"window.link = {STATES}[2]; link.focus()")
+        async with given.client() as client:
+            asked = plan_pb2.ListRoutesRequest(parent="fabrics/kept/plan", page_size=1)
+            second_page = (await client.plans.ListRoutes(asked)).next_page_token
+            await client.delete_job(JOB.name)
+            flow = flows_of(POD, ("l2-h0-n0", "l3-h0-n0", 400.0, 1, "", ""))
+            await client.put_demands("d", POD, flow)
+        await page.until("!link.isConnected")
+        assert await page.does(f"{STATES}.indexOf(document.activeElement)") == 2
+
+        await given.open(f"/flows?{urlencode({'page': second_page})}")
+        await page.until("document.querySelector('main .verdict')")
+        await page.click("main .verdict a")
+        await page.until("document.querySelector('tbody')")
+        assert await page.does("location.search") == ""
+
+        await page.window(200, 800)
+        await given.open("/map")
+        await page.until("document.querySelector('[data-painted] tbody')")
+        await page.does("window.table = document.querySelector('main .wide'); table.focus()")
+        assert await page.does("table.scrollLeft = 9; table.scrollLeft") == 9
+        async with given.client() as client:
+            await client.submit(JOB)
+        await page.until("!table.isConnected")
+        assert await page.does("document.activeElement === document.querySelector('main .wide')")
+        assert await page.does("document.activeElement.scrollLeft") == 9
+
+        await given.open("/link?source=l2-h0-n0&target=l2")
+        await page.until("document.querySelector('tbody')")
+        assert (await page.does(CELLS))[0][1] == "none"
+        assert await page.does("[...document.links].every((one) => one.innerText)")
+        assert [text for text in page.console if "409" not in text] == []
+
+
 def worded(path: common_pb2.Path) -> str:
     """Return a path as text: its nodes, each with the key of the link before it unless it is 0."""
     before = ["", *(f"[{key}]" if key != "0" else "" for key in path.keys)]
@@ -448,6 +513,12 @@ async def test_paths_name_the_parallel_link_that_they_take(
             _, routes = await client.list_routes()
         (now,) = (worded(route.paths[0]) for route in routes if route.flow == of_keyed.flow)
         assert [of_keyed.flow, keyed, now] in await page.does(CELLS)
+
+        await given.open("/what-if")
+        await page.until("document.querySelector('#named')")
+        await page.does("document.querySelector('#named').value = 'l1,s0,7'")
+        await page.click("button")
+        await page.until("document.querySelector('#answer tbody')")
         assert page.console == []
 
 

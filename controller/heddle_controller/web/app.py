@@ -359,7 +359,8 @@ class Pages:
         told = await asyncio.to_thread(_link_json, record.fabric, row, plan, down, rates)
         ends = (*sorted((told["source"], told["target"])), told["key"])
         unwell = self._api.unwell(fabric).get((ends[0], ends[1], ends[2]))
-        told["condition"] = unwell.reason if unwell else ""
+        said = ("down" if row in down else "", unwell.reason if unwell else "")
+        told["condition"] = ", ".join(filter(None, said))
         return _json(told)
 
     async def _jobs(self, request: Request) -> Response:

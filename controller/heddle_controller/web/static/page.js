@@ -25,7 +25,8 @@ function h(tag, given = {}, ...children) {
 
 const percent = (ratio) => (ratio === null || ratio === undefined ? "–" : `${(100 * ratio).toFixed(1)} %`);
 const gbps = (value) => `${Number(value.toFixed(1))} Gbit/s`;
-const clock = (seconds) => h("time", {datetime: new Date(1000 * seconds).toISOString()}, new Date(1000 * seconds).toLocaleTimeString());
+const moment = (text) => h("time", {datetime: text}, new Date(text).toLocaleString());
+const clock = (seconds) => moment(new Date(1000 * seconds).toISOString());
 const many = (count, one, more) => `${Number(count).toLocaleString("en")} ${Number(count) === 1 ? one : more}`;
 const query = (values) => new URLSearchParams(Object.entries(values).filter(([, value]) => value !== "" && value !== undefined)).toString();
 const at = (fabric, view = "", values = {}) => {
@@ -54,11 +55,18 @@ const mayPass = (error) => !(error instanceof Refused) || error.status === 429 |
 
 const api = (fabric, what, values = {}) => ask(`/api/fabrics/${encodeURIComponent(fabric)}/${what}?${query(values)}`);
 
-// Replaces the content of an element; null and undefined children are left out. A link keeps the focus.
+// Replaces the content of an element; null and undefined children are left out. A link or a table
+// keeps the focus, and tables stay where they were scrolled to.
 function fill(element, ...children) {
-  const held = element.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
+  const name = (one) => one.getAttribute("href") || one.getAttribute("aria-label");
+  const named = (wanted) => [...element.querySelectorAll("a, .wide")].filter((one) => name(one) === wanted);
+  const held = element.contains(document.activeElement) ? document.activeElement : null;
+  const place = held ? named(name(held)).indexOf(held) : -1; // several links may lead to the same view
+  const tables = [...element.querySelectorAll(".wide")].filter((one) => one.scrollLeft);
+  const scrolled = tables.map((one) => [name(one), one.scrollLeft]);
   element.replaceChildren(...children.flat(3).filter((child) => child !== null && child !== undefined));
-  if (held) element.querySelector(`a[href="${CSS.escape(held)}"]`)?.focus({preventScroll: true});
+  for (const [table, left] of scrolled) for (const one of named(table)) one.scrollLeft = left;
+  if (place >= 0) { const now = named(name(held)); (now[place] || now[0])?.focus({preventScroll: true}); }
 }
 
 function table(caption, heads, rows, empty = "None.") {
@@ -76,7 +84,7 @@ const linkName = (link) => [link.source, link.target, ...(link.key && link.key !
 const wayOf = (path) => path.nodes.map((node, place) => (place && !["", "0"].includes(path.keys[place - 1]) ? `[${path.keys[place - 1]}]${node}` : node)).join(" → ");
 const linkTo = (fabric, link) => (link ? to(at(fabric, "link", {source: link.source, target: link.target, key: link.key}), linkName(link)) : "–");
 const flowTo = (fabric, flow) => to(at(fabric, "flow", {id: flow}), flow);
-const jobTo = (fabric, job) => to(at(fabric, "job", {id: job}), job);
+const jobTo = (fabric, job) => (job ? to(at(fabric, "job", {id: job}), job) : "none");
 const switchTo = (fabric, id) => to(at(fabric, "switch", {id}), id);
 
 // ---- the stream of events from the controller
@@ -157,7 +165,7 @@ function overviewView(fabric) {
         told.tiers.map((tier) => [tier.tier, percent(tier.worst), percent(tier.bound), linkTo(fabric, tier.link)]), "no plan yet."),
       h("h2", {}, "Slowest flow"),
       told.slowest
-        ? h("p", {id: "slowest"}, flowTo(fabric, told.slowest.flow), " of ", jobTo(fabric, told.slowest.job), ` gets ${percent(told.slowest.share)} of its ${gbps(told.slowest.gbps)}: ${told.slowest.share < 1 ? "the link that limits it" : "its fullest link"} is `, linkTo(fabric, told.slowest.link), ` (${percent(told.slowest.utilization)}).`, plan && told.slowest.generation !== plan.generation ? ` Of plan ${told.slowest.generation}: newer ones follow each other.` : "")
+        ? h("p", {id: "slowest"}, flowTo(fabric, told.slowest.flow), ...(told.slowest.job ? [" of ", jobTo(fabric, told.slowest.job)] : []), ` gets ${percent(told.slowest.share)} of its ${gbps(told.slowest.gbps)}: ${told.slowest.share < 1 ? "the link that limits it" : "its fullest link"} is `, linkTo(fabric, told.slowest.link), ` (${percent(told.slowest.utilization)}).`, plan && told.slowest.generation !== plan.generation ? ` Of plan ${told.slowest.generation}: newer ones follow each other.` : "")
         : h("p", {class: "note"}, "No flow has a path yet."),
       h("h2", {}, "Jobs"),
       facts(Object.entries(jobs.count).map(([state, count]) => [state.toLowerCase(), to(at(fabric, "jobs"), `${count}`)])),
@@ -186,7 +194,6 @@ function eventsView(fabric) {
   return {title: "Events", box, update: (told) => fill(box, eventTable(fabric, told.events, told.events))};
 }
 
-const moment = (text) => h("time", {datetime: text}, new Date(text).toLocaleString());
 const planTo = (fabric, before, after, text) => to(at(fabric, "comparison", {before, after}), text);
 
 // Describes why a plan followed the one before.
@@ -234,7 +241,7 @@ function comparisonView(fabric, values) {
     table("The plans", ["", `#Plan ${told.before.generation}`, `#Plan ${told.after.generation}`], [
       ["Worst link", percent(told.before.certificate?.max_utilization), percent(told.after.certificate?.max_utilization)],
       ["Flows without a path", `${told.before.unrouted_count}`, `${told.after.unrouted_count}`]]),
-    table("Jobs that fare otherwise", ["Job", "#Slowest flow got", "#Gets"], told.jobs.map((one) => [one.job ? jobTo(fabric, one.job) : "none", ...[one.before, one.after].map((fare) => (fare ? percent(fare.share) : "–"))])),
+    table("Jobs that fare otherwise", ["Job", "#Slowest flow got", "#Gets"], told.jobs.map((one) => [jobTo(fabric, one.job), ...[one.before, one.after].map((fare) => (fare ? percent(fare.share) : "–"))])),
     table(told.moved.length < told.moved_count ? `${told.moved.length} of the flows that moved` : "Flows that moved", ["Flow", "Was", "Is"],
       told.moved.map((one) => [flowTo(fabric, one.flow), paths(one.before), paths(one.after)])),
   ]);
@@ -281,7 +288,7 @@ function mapView(fabric) {
     note.textContent = loads ? `Plan ${loads.generation}, ${many(structure.link.a.length, "link", "links")} between switches.${sources()}` : "There is no plan yet.";
     const order = seen() ? [...seen().forth.keys()].sort((one, two) => full(two) - full(one)).slice(0, 30).filter((link) => full(link) > 0) : [];
     const both = measured && what.value === "measured", of = (told, link) => [percent(told.forth[link] / 1000), percent(told.back[link] / 1000)];
-    tables.replaceChildren(table("The thirty fullest", ["Link", ...(both ? ["#Measured there", "#Measured back"] : []), "#Planned there", "#Planned back", "#Speed"],
+    fill(tables, table("The thirty fullest", ["Link", ...(both ? ["#Measured there", "#Measured back"] : []), "#Planned there", "#Planned back", "#Speed"],
       order.map((link) => [linkTo(fabric, name(link)), ...(both ? of(measured, link) : []), ...of(loads, link), gbps(structure.link.gbps[link])])));
     box.dataset.painted = loads ? `${loads.epoch}.${loads.generation}` : "none";
     box.dataset.measured = both ? `${measured.measured}` : "";
@@ -411,7 +418,7 @@ function examined(fabric, job, told) {
     told.slowest ? facts([["Slowest flow", flowTo(fabric, told.slowest.flow)], ["Expected rate", gbps(told.expected_gbps)], ["Measured rate", measured],
       ["Its entries", told.pinned ? "in force on all switches of its paths" : "not in force everywhere yet"]]) : null,
     told.sharers.length ? table("Who shares the link that limits it", ["Job", "#Flows", "#Load"],
-      told.sharers.map((one) => [one.job ? jobTo(fabric, one.job) : "none", `${one.flow_count}`, gbps(one.gbps)])) : null,
+      told.sharers.map((one) => [jobTo(fabric, one.job), `${one.flow_count}`, gbps(one.gbps)])) : null,
   ];
 }
 
@@ -433,11 +440,12 @@ function jobView(fabric, values) {
 
 function flowsView(fabric, values) {
   const given = {job: values.get("job") || "", source: values.get("source") || "", target: values.get("target") || "", key: values.get("key") || "", page: values.get("page") || ""};
-  return asked(given.job ? `Flows of ${given.job}` : "Flows", () => api(fabric, "routes", given), (told) => [
+  const expired = (error) => { if (error.status === 409) return null; throw error; };
+  return asked(given.job ? `Flows of ${given.job}` : "Flows", () => api(fabric, "routes", given).catch(expired), (told) => (told ? [
     table(`Of plan ${told.generation}, in its order`, ["Flow", "Job", "#Wants", "Path"],
       told.routes.map((route) => [flowTo(fabric, route.flow), jobTo(fabric, route.job), gbps(route.gbps), route.unrouted_reason || route.paths.map((path) => h("div", {}, wayOf(path)))])),
     told.next_page_token ? h("p", {}, to(at(fabric, "flows", {...given, page: told.next_page_token}), "Next page")) : null,
-  ]);
+  ] : h("p", {class: "verdict warn"}, "There is a newer plan, with other pages: ", to(at(fabric, "flows", {...given, page: ""}), "begin at its first page"), ".")));
 }
 
 function flowView(fabric, values) {
@@ -463,22 +471,19 @@ function flowView(fabric, values) {
 
 function whatIfView(fabric) {
   const kind = h("select", {id: "kind"}, [["link", "A link fails"], ["switch", "A switch is drained"], ["job", "A job ends"]].map(([value, text]) => h("option", {value}, text)));
-  const one = h("input", {id: "one", required: true, autocomplete: "off"}), two = h("input", {id: "two", autocomplete: "off"});
-  const oneLabel = h("label", {for: "one"}, "One end"), twoLabel = h("label", {for: "two"}, "Other end");
+  const named = h("input", {id: "named", required: true, autocomplete: "off"}), label = h("label", {for: "named"});
   const answer = h("div", {id: "answer", role: "status"});
-  const label = () => {
-    const link = kind.value === "link";
-    oneLabel.textContent = link ? "One end" : kind.value === "switch" ? "Switch" : "Job";
-    for (const part of [two, twoLabel]) part.hidden = !link;
-    two.required = link;
+  const say = () => { label.textContent = {link: "Link, as A,B or A,B,KEY", switch: "Switch", job: "Job"}[kind.value]; };
+  kind.addEventListener("change", say);
+  say();
+  const supposed = () => {
+    const wanted = named.value.trim(), [source, target = "", key = ""] = wanted.split(",");
+    return {
+      link: {links: [{link: {source, target, key}, admin_state: "STATE_DOWN"}]},
+      switch: {switches: [{node: wanted, admin_state: "STATE_DRAINED"}]},
+      job: {deleted_jobs: [wanted]},
+    }[kind.value];
   };
-  kind.addEventListener("change", label);
-  label();
-  const supposed = () => ({
-    link: {links: [{link: {source: one.value, target: two.value}, admin_state: "STATE_DOWN"}]},
-    switch: {switches: [{node: one.value, admin_state: "STATE_DRAINED"}]},
-    job: {deleted_jobs: [one.value]},
-  })[kind.value];
   const submit = async (event) => {
     event.preventDefault();
     answer.replaceChildren(h("p", {}, "Planning …"));
@@ -491,12 +496,12 @@ function whatIfView(fabric) {
           ["Flows routed", `${told.before?.routed_count ?? "–"}`, `${told.after?.routed_count ?? "–"}`],
           ["Flows without a path", `${told.before?.unrouted_count ?? "–"}`, `${told.after?.unrouted_count ?? "–"}`],
         ]),
-        h("p", {}, `${many(told.moved_flows.length, "flow would", "flows would")} move.`),
+        h("p", {}, `${many(told.after.changed_count, "flow would", "flows would")} move.`),
         table("Flows that would lose their path", ["Flow", "Why"], told.unrouted.map((route) => [flowTo(fabric, route.flow), route.unrouted_reason])),
       );
     } catch (error) { answer.replaceChildren(h("p", {role: "alert", class: "verdict warn"}, error.message)); }
   };
-  const form = h("form", {onsubmit: submit}, h("label", {for: "kind"}, "Suppose"), kind, oneLabel, one, twoLabel, two, h("button", {type: "submit"}, "Ask"));
+  const form = h("form", {onsubmit: submit}, h("label", {for: "kind"}, "Suppose"), kind, label, named, h("button", {type: "submit"}, "Ask"));
   return {title: "What if", box: h("div", {}, h("p", {}, "A plan is made as if, and thrown away."), form, answer)};
 }
 
@@ -504,7 +509,7 @@ function fabricsView() {
   const view = asked("Fabrics", () => ask("/api/fabrics"), (told) => {
     const names = told.fabrics.map((fabric) => fabric.name.split("/").pop());
     if (names.length === 1) go(at(names[0]), true);
-    return [table("By name", ["Fabric", "Title"], told.fabrics.map((fabric, place) => [to(at(names[place]), names[place]), fabric.title || "–"]), "put one with heddle fabric put.")];
+    return [table("By name", ["Fabric", "Title"], told.fabrics.map((fabric, place) => [to(at(names[place]), names[place]), fabric.title || "–"]), "import one with heddle fabric import.")];
   });
   return {...view, update: null};
 }

@@ -47,7 +47,10 @@ COMMANDS = (
 
 
 async def test_yaml_says_what_json_says(tmp_path: Path) -> None:
-    """``--yaml`` prints the documents that ``--json`` prints, before or after the command."""
+    """``--yaml`` prints the documents that ``--json`` prints, before or after the command.
+
+    They have all numbers and words of the tables, also those that are 0 or empty.
+    """
     async with operating(tmp_path) as o:
         await planned(o)
         await o.does("job", "submit", jobs_file(tmp_path))
@@ -60,6 +63,8 @@ async def test_yaml_says_what_json_says(tmp_path: Path) -> None:
                 assert done.code == plain.code, done.err
                 assert list(yaml.safe_load_all(done.out)) == told, asked
             assert (await o.does("--yaml", *words, "--json")).out == plain.out
+        jobs = (await o.does("job", "list", "--json")).json
+        assert {(one["unrouted_count"], one["reason"]) for one in jobs} == {(0, "")}
         both = await o.does("job", "list", "--yaml", "--json")
         assert (both.code, "give one of them" in both.err) == (2, True)
 

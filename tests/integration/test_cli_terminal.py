@@ -18,12 +18,13 @@ from tests.support.operating import operating
 from tests.support.waiting import PATIENCE
 
 HEDDLE = Path(sys.executable).parent / "heddle"
+TERM = "xterm-256color"
 
 
-def on_a_terminal(*words: str | Path) -> tuple[int, str]:
+def on_a_terminal(*words: str | Path, columns: int = 120, term: str = TERM) -> tuple[int, str]:
     """Run the installed command with a terminal as its output; return exit code and text."""
     leader, follower = pty.openpty()
-    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "120"}
+    environment = {**os.environ, "TERM": term, "COLUMNS": str(columns)}
     process = subprocess.Popen(
         [HEDDLE, *words], stdout=follower, stderr=follower, stdin=follower, env=environment
     )
@@ -37,22 +38,40 @@ def on_a_terminal(*words: str | Path) -> tuple[int, str]:
 
 
 async def test_tables_are_coloured_on_a_terminal(tmp_path: Path) -> None:
-    """A terminal gets the words that a pipe gets, in colours."""
+    """A terminal gets the words that a pipe gets, in colours, each in one piece.
+
+    A narrow one gets them, too, and a dumb one gets no codes of colours or styles.
+    """
     async with operating(tmp_path) as o:
         await o.s.put_fabric()
         await o.does("job", "submit", jobs_file(tmp_path))
         server = f"127.0.0.1:{o.s.api.port}"
         code, text = await asyncio.to_thread(on_a_terminal, "--server", server, "job", "list")
         piped = await o.does("job", "list")
+        narrow = [
+            await asyncio.to_thread(
+                on_a_terminal, "--server", server, "job", "list", columns=columns
+            )
+            for columns in (40, 80, 100)
+        ]
+        for words in (("job", "list"), ("fabric", "show")):
+            _, plain = await asyncio.to_thread(
+                on_a_terminal, "--server", server, *words, term="dumb"
+            )
+            assert "\x1b" not in plain
     assert code == 0
     assert "\x1b[33mACCEPTED" in text
     for word in piped.out.split():
         assert word in text
+        assert all(word in told for _, told in narrow), word
     assert "\x1b" not in piped.out
 
 
 async def test_a_pipe_that_is_closed_ends_the_command_quietly(tmp_path: Path) -> None:
-    """A command whose reader has gone, as in ``heddle show routes | head -1``, prints no error."""
+    """A command whose reader has gone, as in ``heddle show routes | head -1``, prints no error.
+
+    Neither does one whose output was closed from the start.
+    """
     async with operating(tmp_path) as o:
         await o.s.put_fabric()
         server = f"127.0.0.1:{o.s.api.port}"
@@ -60,7 +79,13 @@ async def test_a_pipe_that_is_closed_ends_the_command_quietly(tmp_path: Path) ->
         done = await asyncio.to_thread(
             subprocess.run, command, shell=True, capture_output=True, text=True, check=False
         )
+        closed = await asyncio.to_thread(
+            subprocess.run,
+            f"{HEDDLE} --server {server} fabric show >&-; {HEDDLE} --server {server} job list >&-",
+            shell=True, stderr=subprocess.PIPE, text=True, check=False,
+        )  # fmt: skip
     assert (done.stdout, done.stderr) == ("{", "")
+    assert (closed.returncode, closed.stderr) == (0, "")
 
 
 async def test_an_interrupt_ends_a_watch_quietly(tmp_path: Path) -> None:

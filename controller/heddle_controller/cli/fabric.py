@@ -32,6 +32,7 @@ from heddle_controller.cli.options import (
     with_client,
 )
 from heddle_controller.cli.output import (
+    document_of,
     echo,
     echo_json,
     echo_lines,
@@ -277,10 +278,16 @@ def list_fabrics(client: Terms) -> None:
     """List the fabrics of the controller."""
     found = client.api.list_fabrics()
     if client.json:
-        echo_json(found)
+        echo_json([_outline(one) for one in found])
         return
     rows = [(last_part(f.name), f.title, times.time_text(f.update_time)) for f in found]
     echo_table(["name", "title", "updated"], rows)
+
+
+def _outline(stored: pb.Fabric) -> dict[str, object]:
+    """Return a fabric as JSON without its nodes and links, where answers leave them out."""
+    told = document_of(stored)
+    return {name: value for name, value in told.items() if name not in ("nodes", "links")}
 
 
 @fabric.command("show")
@@ -364,7 +371,8 @@ def watch_fabric(client: Terms, seconds: float | None) -> None:
     """Print all links and switches that are not up, and then each change."""
     for event in client.api.watch_fabric(seconds):
         if client.json:
-            echo_json(event)
+            outline = event.HasField("fabric")
+            echo_json({"fabric": _outline(event.fabric)} if outline else event)
         elif line := _event_line(event):
             echo(line)
 

@@ -175,7 +175,7 @@ def show(client: Terms, name: str) -> None:
             if fare.slowest.flow
             else "",
             "worst link": worst_link(fare),
-            "plan": one.generation or "",
+            "first plan": one.generation or "",
             "submitted": times.time_text(one.create_time),
             "since": times.time_text(one.state_time),
         }

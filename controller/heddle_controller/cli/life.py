@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import click
-from google.protobuf.json_format import MessageToDict
 
 from heddle.client import SUSPENDED, TimedOut
 from heddle.names import value_name
@@ -24,11 +23,21 @@ from heddle_controller.cli.options import (
     waiting_options,
     with_client,
 )
-from heddle_controller.cli.output import echo_json, echo_table
+from heddle_controller.cli.output import document_of, echo_json, echo_table
 from heddle_controller.cli.place import expanded, gpus_option
 from heddle_controller.serve.codec import times
 
-_COLUMNS = ["job", "state", "hosts", "flows", "unrouted", "slowest", "worst link", "plan", "since"]
+_COLUMNS = [
+    "job",
+    "state",
+    "hosts",
+    "flows",
+    "unrouted",
+    "slowest",
+    "worst link",
+    "first plan",
+    "since",
+]
 _Json = dict[str, object]
 
 
@@ -52,10 +61,10 @@ def shown_fares(client: Terms, jobs: Sequence[pb.Job]) -> dict[str, JobFare]:
 
 def job_view(one: pb.Job, fares: Mapping[str, JobFare]) -> _Json:
     """Return a job as JSON, with its share of the network in the newest plan if it has one."""
-    told: _Json = MessageToDict(one, preserving_proto_field_name=True)
+    told: _Json = document_of(one)
     fare = fares.get(last_part(one.name))
     if fare is not None:
-        told["fare"] = MessageToDict(fare, preserving_proto_field_name=True)
+        told["fare"] = document_of(fare)
     return told
 
 

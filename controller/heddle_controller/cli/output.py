@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, redirect_stdout
@@ -82,9 +83,20 @@ def echo_script(text: str) -> None:
     click.echo(text)  # noqa: TID251 - the one place
 
 
+def document_of(message: Message) -> dict[str, Any]:
+    """Return a message as JSON, with all its fields: a number is there also if it is 0.
+
+    Left out are only messages and optional fields that are not set.
+    """
+    told: dict[str, Any] = MessageToDict(
+        message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+    )
+    return told
+
+
 def _plain(value: object) -> object:
     if isinstance(value, Message):
-        return MessageToDict(value, preserving_proto_field_name=True)
+        return document_of(value)
     if isinstance(value, Mapping):
         return {name: _plain(inner) for name, inner in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str):
@@ -92,11 +104,19 @@ def _plain(value: object) -> object:
     return value
 
 
+def _on_terminal() -> bool:
+    """Return whether standard output is a terminal; it is None if the caller has closed it."""
+    return sys.stdout is not None and sys.stdout.isatty()
+
+
 def echo_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print a table on a terminal, and aligned lines with a header elsewhere."""
+    """Print a table on a terminal, and aligned lines with a header elsewhere.
+
+    A terminal that is too narrow for the words of a table gets the lines, too, and wraps them: a
+    name that is torn apart in a column cannot be read or copied.
+    """
     texts = [[clean(str(cell)) for cell in row] for row in rows]
-    if sys.stdout.isatty():
-        _rich_table(columns, texts)
+    if _on_terminal() and _rich_table(columns, texts):
         return
     widths = [max(map(len, column)) for column in zip(columns, *texts, strict=True)]
     for row in [[name.upper() for name in columns], *texts]:
@@ -104,17 +124,35 @@ def echo_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None
         echo(line.rstrip())
 
 
-def _rich_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    from rich.console import Console  # noqa: PLC0415 - so that no pipe waits for it
+_GAP = 2
+"""Spaces between two columns."""
+
+
+def _rich_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
+    """Print a table whose cells wrap between words; return False if the words have no room."""
+    from rich.cells import cell_len  # noqa: PLC0415 - so that no pipe waits for it
+    from rich.console import Console  # noqa: PLC0415 - as above
     from rich.table import Table  # noqa: PLC0415 - as above
     from rich.text import Text  # noqa: PLC0415 - as above
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        table.add_column(column.upper(), overflow="fold")
+    console, table = Console(), Table(box=None, pad_edge=False, header_style="bold")
+    cells = list(zip(columns, *rows, strict=True))
+    least = [
+        max(cell_len(word) for cell in column for word in [*cell.split(), ""]) for column in cells
+    ]
+    widths = [min(max(map(cell_len, column)), console.width) for column in cells]
+    excess = sum(widths) + _GAP * (len(widths) - 1) - console.width
+    if sum(widths) - sum(least) < excess:
+        return False
+    for _ in range(excess):
+        _, widest = max((width, at) for at, width in enumerate(widths) if width > least[at])
+        widths[widest] -= 1
+    for name, width in zip(columns, widths, strict=True):
+        table.add_column(name.upper(), overflow="fold", width=width)
     for row in rows:
         table.add_row(*(Text(cell, style=STYLES.get(cell, "")) for cell in row))
-    Console().print(table)
+    console.print(table)
+    return True
 
 
 STYLES = {
@@ -130,20 +168,23 @@ STYLES = {
 """Colours of words that name a state."""
 
 
+_DUMB = ("dumb", "unknown")
+"""Terminals that would show the codes of styles; tables have no styles on them either."""
+
+
 def echo_pairs(pairs: Mapping[str, object]) -> None:
     """Print names and values, one pair per line; empty values are left out."""
     shown = {name: clean(str(value)) for name, value in pairs.items() if value not in ("", None)}
     width = max(map(len, shown), default=0)
+    bold = _on_terminal() and os.environ.get("TERM") not in _DUMB
     for name, value in shown.items():
-        label = (
-            click.style(name.ljust(width), bold=True) if sys.stdout.isatty() else name.ljust(width)
-        )
+        label = click.style(name.ljust(width), bold=True) if bold else name.ljust(width)
         click.echo(f"{label}  {value}")  # noqa: TID251 - clean already; the label has a style
 
 
 def printed_by(view: Callable[[], object]) -> str:
     """Return what a view prints, with colours if standard output is a terminal."""
-    kept = _Kept(terminal=sys.stdout.isatty())
+    kept = _Kept(terminal=_on_terminal())
     with redirect_stdout(kept):
         view()
     return kept.getvalue()
@@ -174,7 +215,7 @@ class Screen:
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
-        if sys.stdout.isatty() and not self._documents:
+        if _on_terminal() and not self._documents:
             from rich.console import Console  # noqa: PLC0415 - so that no pipe waits for it
             from rich.live import Live  # noqa: PLC0415 - as above
 

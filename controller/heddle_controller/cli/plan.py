@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from google.protobuf.json_format import MessageToDict
 
 from heddle.v1 import common_pb2
 from heddle.v1 import plan_pb2 as pb
@@ -18,7 +17,14 @@ from heddle_controller.cli.client import Terms
 from heddle_controller.cli.failure import EXIT_CODES, FAULT, UNROUTED, CommandGroup, Failure
 from heddle_controller.cli.history import causes_text, seconds_of
 from heddle_controller.cli.options import with_client
-from heddle_controller.cli.output import echo, echo_json, echo_pairs, echo_table, format_options
+from heddle_controller.cli.output import (
+    document_of,
+    echo,
+    echo_json,
+    echo_pairs,
+    echo_table,
+    format_options,
+)
 from heddle_controller.cli.plan_run import CheckedPlan, PlanRequest, Tell, run
 from heddle_controller.cli.routes import (
     AFTER_LOSS,
@@ -202,7 +208,7 @@ def rollback(client: Terms, *, generation: int, time: str) -> None:
     compare = pb.ComparePlansRequest(plan=client.plan, before=generation, after=follows)
     answer = client.api.plans.ComparePlans(compare)
     if client.json:
-        told = MessageToDict(wanted, preserving_proto_field_name=True)
+        told = document_of(wanted)
         told["plan"] = str(follows)  # a string, as all 64-bit numbers of the API are in JSON
         told |= {"not_back": [*answer.moved], "not_back_count": answer.moved_count}
         echo_json(told)

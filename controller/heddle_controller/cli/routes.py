@@ -171,7 +171,8 @@ def echo_explanation(answer: plan_pb2.ExplainFlowResponse) -> None:
         echo_pairs(
             {
                 f"path {number}": path_text(path),
-                "qps": f"{path.first_qp}-{path.last_qp}, {path.share:.0%} of {route.gbps:g} Gbit/s",
+                "qps": f"{path.first_qp}-{path.last_qp}, "
+                f"{route.gbps * path.share:g} of {route.gbps:g} Gbit/s",
                 "backup": path_text(backup),
             }
         )

@@ -52,14 +52,9 @@ def _common(command: _Command) -> _Command:
 
 
 def _count(name: str, default: int | None, text: str) -> Callable[[_Command], _Command]:
-    return click.option(
-        f"--{name}",
-        type=int,
-        default=default,
-        required=default is None,
-        show_default=True,
-        help=text,
-    )
+    # To click, even a default of None is one, and then the option is not required.
+    presence: dict[str, Any] = {"required": True} if default is None else {"default": default}
+    return click.option(f"--{name}", type=int, show_default=True, help=text, **presence)
 
 
 _nic = click.option("--nic-gbps", type=float, default=400.0, show_default=True)

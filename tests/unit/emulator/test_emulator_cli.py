@@ -61,6 +61,7 @@ def test_options_reach_the_builder(tmp_path: Path) -> None:
         "topology",
         "topology nowhere",
         "topology clos --leaves 4",
+        "topology clos --leaves 4 --spines 2 --out {dir}/f.json",
         "topology clos --leaves x --spines 2 --nics-per-leaf 4 --out {dir}/f.json",
         "topology clos --leaves 1_0 --spines 2 --nics-per-leaf 4 --out {dir}/f.json",
         "topology clos --leaves ٣ --spines 2 --nics-per-leaf 4 --out {dir}/f.json",

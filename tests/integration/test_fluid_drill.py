@@ -328,8 +328,11 @@ def test_a_controller_that_was_to_die_is_not_lent_again() -> None:
     assert first is not second
 
 
-def test_ctrl_c_leaves_a_report_and_nothing_else(tmp_path: Path) -> None:
-    """The report says that the drill was interrupted; processes and folders are gone."""
+def test_a_closed_terminal_leaves_a_report_and_nothing_else(tmp_path: Path) -> None:
+    """SIGHUP is as good as Ctrl-C.
+
+    The report says that the drill was interrupted; processes and folders are gone.
+    """
     path = tmp_path / "long.yaml"
     steps = "".join(
         f"  - {{at: {n}s, drain: s0}}\n  - {{at: {n}.5s, undrain: s0}}\n" for n in range(1, 90)
@@ -343,7 +346,7 @@ def test_ctrl_c_leaves_a_report_and_nothing_else(tmp_path: Path) -> None:
         wait_until(lambda: list(scratch.glob("heddle-drill-*/agents.log")), "agents")
         wait_until(lambda: _children(process.pid), "a controller")
         children = _children(process.pid)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGHUP)
         assert process.wait(PATIENCE) == 130
     finally:
         left = _children(process.pid)  # some, if the drill did not end

@@ -1,14 +1,17 @@
 """The ``heddle-emulator`` command: make inputs, and run what the emulator can show.
 
 One place turns errors into one line and an exit code: 2 for refused input, 1 for a lab that cannot
-run, 130 for Ctrl-C. Everything else that fails is a bug, and may show a traceback.
+run, 130 for Ctrl-C, SIGTERM and SIGHUP. Everything else that fails is a bug, and may show a
+traceback.
 """
 
 from __future__ import annotations
 
+import signal
 import sys
 from importlib import import_module
 from io import TextIOWrapper
+from types import FrameType
 
 import click
 
@@ -66,7 +69,18 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")  # not every terminal can show "…"
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores SIGHUP
+            signal.signal(number, _as_ctrl_c)
     sys.exit(run_command_line(sys.argv[1:]))
+
+
+def _as_ctrl_c(_: int, frame: FrameType | None) -> None:
+    """Do what Ctrl-C does, so that whatever a command has started ends in order."""
+    handler = signal.getsignal(signal.SIGINT)  # while asyncio runs, it cancels the main task
+    if not callable(handler):  # a shell makes programs in the background ignore Ctrl-C
+        raise KeyboardInterrupt
+    handler(signal.SIGINT, frame)
 
 
 def run_command_line(arguments: list[str]) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -38,7 +37,7 @@ from heddle_emulator.campaign.results import (
 )
 from heddle_emulator.campaign.run import CampaignProgress, Journal, run_campaign
 from heddle_emulator.campaign.trials import Draw
-from heddle_emulator.cli.output import CleanConsole, echo, interrupted
+from heddle_emulator.cli.output import CleanConsole, echo
 from heddle_emulator.executor import Executor, ExecutorError, ProcessExecutor
 from heddle_emulator.executor.ray_cluster import RayExecutor
 from heddle_emulator.report.campaign import campaign_page
@@ -119,7 +118,6 @@ def campaign(
     if given["at_once"] is not None and told.drawing.draw is not Draw.RANDOM:
         raise refuse("campaign", "--at-once", "is for --draw random; leave it out")
     told.trials()  # refuse now rather than when everything is running
-    signal.signal(signal.SIGTERM, interrupted)
     with Journal(out, told, resume=resume) as journal:
         code = _played(told, _executor(ray, workers), journal)
         summary = summed_up([*journal.results.values()], told.trial_count)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 
 import click
 
 from heddle.client import HeddleError
-from heddle_controller.model.fabric import Fabric
 from heddle_emulator.demo.nic import play_nic
 from heddle_emulator.demo.scene import FABRICS
 from heddle_emulator.demo.screen import Screen
@@ -16,7 +14,6 @@ from heddle_emulator.demo.story import play_demo
 from heddle_emulator.fleet import ControllerError
 
 _FAILED = 1
-TERMINATED = 128 + signal.SIGTERM
 
 
 @click.command()
@@ -50,12 +47,10 @@ def demo(*, keep: bool, seed: int, fabric: str, nic: bool, ipv6: bool) -> int:
     if ipv6:
         raise click.UsageError("--ipv6 is for --nic")
     try:
-        held = asyncio.run(_played(screen, FABRICS[fabric](), keep=keep, seed=seed))
+        held = asyncio.run(play_demo(screen, FABRICS[fabric](), keep=keep, seed=seed))
     except (HeddleError, ControllerError) as error:
         screen.check(False, str(error))
         held = False
-    except asyncio.CancelledError:
-        return TERMINATED
     except TimeoutError:
         screen.check(False, "a step took too long; is the machine very busy?")
         held = False
@@ -68,13 +63,3 @@ def _verdict(screen: Screen, held: bool) -> int:  # noqa: FBT001 - the last word
         return _FAILED
     screen.line("all of it held", "bold green")
     return 0
-
-
-async def _played(screen: Screen, fabric: Fabric, *, keep: bool, seed: int) -> bool:
-    """Play the demo, and end it in order on SIGTERM or SIGHUP."""
-    task = asyncio.current_task()
-    assert task is not None
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(number, task.cancel)
-    return await play_demo(screen, fabric, keep=keep, seed=seed)

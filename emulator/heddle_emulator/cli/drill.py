@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import signal
 from pathlib import Path
 
 import click
 from rich.table import Table
 
-from heddle_emulator.cli.output import CleanConsole, interrupted
+from heddle_emulator.cli.output import CleanConsole
 from heddle_emulator.drill.fluid.world import FluidWorld
 from heddle_emulator.drill.lab.world import LabWorld
 from heddle_emulator.drill.load import WORLDS, load_scenario
@@ -61,7 +60,6 @@ def drill(
         tools.check_needs()
     if report is not None:
         write(report, [])  # refuse now rather than when the drills have run
-    signal.signal(signal.SIGTERM, interrupted)
     screen, runner = _screen(), DrillRunner({FLUID: FluidWorld(), NETNS: LabWorld()})
     try:
         with runner:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import time
 from functools import partial
 from pathlib import Path
@@ -14,7 +13,7 @@ import click
 
 from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_controller.model.files.fabric_file import load_fabric_file
-from heddle_emulator.cli.output import CleanConsole, echo, interrupted
+from heddle_emulator.cli.output import CleanConsole, echo
 from heddle_emulator.netns import LabError, mark, tools
 from heddle_emulator.netns import converge as looking
 from heddle_emulator.netns.frr import Bfd
@@ -108,7 +107,6 @@ def _up(name: str, fabric: Fabric, options: LabOptions, *, agents: bool) -> int:
         screen.print(f"removed lab {swept}, whose owner is gone")
     if mark.read_state(mark.check_name(name)) is not None:
         raise LabError(f"lab {name} is up already: 'lab down --name {name}' first")
-    signal.signal(signal.SIGTERM, interrupted)
     building = Lab(mark.claim(name), layout, options)
     programs = Programs(building) if agents else None
     try:

@@ -1,4 +1,4 @@
-"""Printing without terminal control characters, sizes as text, and SIGTERM as Ctrl-C.
+"""Printing without terminal control characters, and sizes as text.
 
 Sizes are written as people do: 1M, 8GiB, 64MB, 1M..8G. KiB, MiB, GiB and TiB are powers of 1,024;
 kB, MB, GB and TB are powers of 1,000. A letter alone is binary, as in nccl-tests.
@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from types import FrameType
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 from rich.console import Console
@@ -49,11 +48,6 @@ class CleanConsole(Console):
         unbounded = self.options.update(max_width=_WIDEST)
         self.width = max(self.width, self.measure(table, options=unbounded).maximum)
         self.print(table)
-
-
-def interrupted(number: int, frame: FrameType | None) -> NoReturn:  # noqa: ARG001 - a handler
-    """Handle a signal by raising KeyboardInterrupt, as Ctrl-C does."""
-    raise KeyboardInterrupt
 
 
 NEVER_ENDS = "never: a flow has no path, so what waits for it does not end"

@@ -412,7 +412,7 @@ async def _keep(stage: DemoStage) -> None:
     screen.line(f"and in a browser: {stage.controller.page}")
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, ended.set)
     while not ended.is_set():
         stage.controller.check()

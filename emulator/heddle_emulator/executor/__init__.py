@@ -149,6 +149,7 @@ class _WorkerProcess(Generic[T, R]):
 def _serve(make: MakeWorker[Any, Any], pipe: Connection, parent: int) -> None:
     """Run a worker process from its start to its end."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # its parent ends it, also with a terminal
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     signal.signal(signal.SIGTERM, _end)
     with closing(make()) as worker:

@@ -80,7 +80,10 @@ _KNOWN = "\b\n" + "\n".join(
     "without compute_seconds.",
 )
 @click.option(
-    "--overlap", is_flag=True, help="All collectives of a job run at once, while GPUs compute."
+    "--overlap",
+    is_flag=True,
+    help="All collectives of a job run at once, while GPUs compute: what each quarter of the "
+    "computing has to send goes on during the next quarter.",
 )
 @click.option(
     "--fabric",

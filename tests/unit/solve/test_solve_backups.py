@@ -189,3 +189,22 @@ def test_neighbours_that_lost_a_link_have_what_backup_there_is(lost: tuple[str, 
             lost == ("p0-h0-n0",),
             lost != ("p0-h0-n0",),
         )
+
+
+def test_a_spine_without_leaves_is_no_backup() -> None:
+    """A spine that has links to cores alone changes nothing about the backups of others."""
+    nodes = [{"id": "top", "kind": "core"}, {"id": "peak", "kind": "core"}]
+    nodes += [{"id": "bare", "kind": "spine"}]
+    edges = [("bare", "top"), ("bare", "peak")]
+    for zone in ("a", "b"):
+        nodes += [{"id": zone, "kind": "leaf"}, {"id": f"{zone}0", "kind": "nic"}]
+        edges.append((f"{zone}0", zone))
+        for core in ("top", "peak"):
+            nodes.append({"id": f"{zone}-{core}", "kind": "spine"})
+            edges += [(zone, f"{zone}-{core}"), (f"{zone}-{core}", core)]
+    fabric = of_records(nodes, edges)
+    plan = one_flow(fabric, "a0", "b0")
+    check_backups_apart(plan)
+    ids = fabric.structure.nodes.ids
+    both = switches_of(plan, way(plan.paths, 0)) | switches_of(plan, way(plan.backups, 0))
+    assert {ids[row] for row in both} >= {"top", "peak"}

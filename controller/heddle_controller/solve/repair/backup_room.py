@@ -151,6 +151,7 @@ class _Room:
             for layer in (planes.spines, planes.cores)
         )
         zone, of_spine, of_core = planes.spines.part, *np.full((2, len(network.level)), NONE)
+        cores = cores[zone[tail[cores]] != NONE]  # no path climbs from a spine without leaves
         of_spine[tail[cores]] = zone[tail[cores]]
         of_core[head[cores]] = 0  # all cores are one group: backups may use any other core
         rising = {UP: _Ways(leafs, tail, head), CLIMB: _Ways(cores, zone[tail], tail)}

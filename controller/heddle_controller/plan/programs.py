@@ -9,7 +9,8 @@ hops need an entry depends on the underlay (``model.underlay``).
 agent hears that one of them is lost, it can switch the flow to the backup without asking anybody,
 unless a link of the backup's own path is lost as well. A pair whose QPs part further down shares
 the risk of all of them, and takes a backup only if it avoids all of it. An entry also takes no
-backup from which the underlay may send packets back.
+backup from which the underlay may send packets back. If another entry of the pair follows there,
+and has a backup that leads no nearer either, the first backup depends on the risk of that entry.
 
 *Detours.* An entry on a detour, a way longer than the shortest, first leads packets further away.
 This can cause loops in two ways. An entry for a whole pair of NICs also catches QPs of other paths,
@@ -41,6 +42,7 @@ from heddle_controller.model.arrays import (
     distinct,
     numbered,
     ranges,
+    stable_order,
 )
 from heddle_controller.model.fabric import NodeKind
 from heddle_controller.model.flows import ROCE_PORT, SOURCE_PORT_COUNT, Flows, qp_ports
@@ -220,7 +222,8 @@ def _backups(
 ) -> tuple[Ints, Ints, Ints]:
     """Return the backup arc of each unit, or ``NONE``: the first that avoids the unit's risk.
 
-    Also returns the risk of these backups, as pairs of unit and link like those of ``_risks``.
+    Also returns the risk of these backups, as pairs of unit and link like those of ``_risks``. If
+    an entry further on takes over the packets and may send them back, its risk is included.
     """
     spare = np.flatnonzero(hops.backup[units.member] != NONE)
     unit, place = units.of[spare], hops.backup[units.member[spare]]
@@ -237,8 +240,33 @@ def _backups(
     taken = np.flatnonzero(good)[first]
     backup[chosen] = plan.backups.arcs[place[taken]]
     mine = among(rows, np.sort(taken))
-    codes = distinct(unit[rows[mine]] * plan.fabric.link_count + links[mine])
+    caught, by = _caught(plan, hops, units, backup)
+    first, places = cut_rows(np.searchsorted(risk_unit, np.arange(len(units) + 1)), by)
+    risks = np.repeat(caught, np.diff(first)) * plan.fabric.link_count + risk_link[places]
+    codes = distinct(np.append(unit[rows[mine]] * plan.fabric.link_count + links[mine], risks))
     return backup, codes // plan.fabric.link_count, codes % plan.fabric.link_count
+
+
+def _caught(plan: Plan, hops: Hops, units: _Units, backup: Ints) -> tuple[Ints, Ints]:
+    """Return pairs of units: one with a backup, and one that has the packets after this backup.
+
+    Both backups lead sideways, to a switch that is no nearer to the destination. So if one loss
+    moved both units to their backups, packets might come back.
+    """
+    structure, nodes = plan.fabric.structure, plan.fabric.node_count
+    unit = np.flatnonzero(backup != NONE)
+    destination = hops.destination[units.lead[unit]]
+    aside = ~underlay(structure).forwards(backup[unit], destination)
+    unit, destination = unit[aside], destination[aside]
+    pair = hops.source[units.lead[unit]] * nodes + destination
+    here = hops.switch[units.lead[unit]] * nodes * nodes + pair
+    there = structure.head[backup[unit]] * nodes * nodes + pair
+    order = stable_order(here)
+    low, high = (np.searchsorted(here[order], there, side) for side in ("left", "right"))
+    one, other = np.repeat(unit, high - low), unit[order[ranges(low, high)]]
+    path = hops.path[units.lead]
+    meet = units.whole[one] | units.whole[other] | (path[one] == path[other])
+    return one[meet], other[meet]
 
 
 def _turns_back(plan: Plan, arcs: Ints, destinations: Ints) -> Bools:

@@ -214,6 +214,34 @@ def test_no_backup_that_the_underlay_would_not_follow() -> None:
     assert told(fabric, entries_of(draft.plan()))[0] == ("s0", "a>b", 0, "s1", "")
 
 
+def test_two_backups_do_not_send_packets_back_and_forth() -> None:
+    """If one loss moves two entries of a pair to backups at each other, neither uses its backup.
+
+    QPs of the pair enter at left and at right. The way over far is longer than the shortest, so its
+    entry at right watches the link of the other way, too.
+    """
+    nodes = [{"id": name, "kind": "switch"} for name in ("left", "right", "far", "top", "end")]
+    nodes += [{"id": name, "kind": "nic"} for name in ("a", "b")]
+    links = [("left", "right"), ("left", "top"), ("left", "top"), ("right", "far"), ("far", "top")]
+    links += [("right", "end"), ("top", "end"), ("a", "left"), ("a", "right")]
+    fabric = joined(nodes, [*links, ("b", "top"), ("b", "end")])
+    draft = Draft(
+        fabric,
+        wishes(fabric, f=Wish("a", "b", qps=2)),
+        {"f": [(0, 0, "a left top b"), (1, 1, "a right far top end b")]},
+        {"f": [(0, 0, "a left right end b"), (1, 1, "a right left #1 top b")]},
+    )
+    entries = entries_of(draft.plan())
+    assert told(fabric, entries)[:2] == [
+        ("left", "a>b", 0, "top", "right"),
+        ("right", "a>b", 0, "far", "left"),
+    ]
+    (lost,) = fabric.find_links("left", "top", "0")
+    for row in (0, 1):
+        assert lost in entries.risks(row).tolist()
+        assert lost in entries.backup_risks(row).tolist()
+
+
 def test_ports_wrap_round() -> None:
     """The ports of a pair stay within the dynamic range, however many QPs it has."""
     fabric = clos()

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heddle_controller.model.fabric import Fabric, State
+from heddle_controller.model.files.fabric_file import parse_fabric
 from heddle_controller.model.flows import Flows, concatenate
 from heddle_controller.model.plan import Plan
 from heddle_controller.plan.diff import changed_flows
@@ -68,6 +69,36 @@ def test_plans_of_all_kinds_can_be_improved(seed: int) -> None:
     for better in improvements(plan):
         verify_plan(better, plan)
         check_certificate(better)
+        assert better.unrouted == plan.unrouted
+
+
+def test_flows_left_to_the_underlay_keep_their_reason() -> None:
+    """A flow without an entry, because a table is full, still has this reason, and a note."""
+    fabric = parse_fabric(
+        {
+            "nodes": [
+                {"id": "l0", "kind": "leaf", "table_size": 1},
+                {"id": "l1", "kind": "leaf"},
+                *({"id": f"s{row}", "kind": "spine"} for row in range(2)),
+                *({"id": f"n{row}", "kind": "nic"} for row in range(4)),
+            ],
+            "edges": [
+                *(
+                    {"source": f"l{a}", "target": f"s{b}", "gbps": 400}
+                    for a in (0, 1)
+                    for b in (0, 1)
+                ),
+                *({"source": f"n{row}", "target": f"l{row // 2}", "gbps": 400} for row in range(4)),
+            ],
+        },
+        "test",
+    )
+    both = [("n0", "n2", 100.0, 1, "j", ""), ("n1", "n3", 100.0, 1, "j", "")]
+    plan = solve(fabric, flows_of(fabric, *both))
+    assert "table of l0 is full" in next(iter(plan.unrouted.values()))
+    for better in improvements(plan):
+        assert better.unrouted == plan.unrouted
+        assert better.notes == plan.notes
 
 
 def test_jobs_that_come_and_go_move_few_flows_of_others() -> None:

@@ -20,7 +20,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import replace
 from typing import TypeAlias
@@ -232,17 +232,24 @@ def _searched(problem: PlanningProblem, options: Options) -> Assignment:
     return assignment
 
 
-def finished_plan(problem: PlanningProblem, paths: Paths) -> Plan:
-    """Return a plan of the paths: with backups, a certificate and reasons for unrouted flows."""
+def finished_plan(
+    problem: PlanningProblem, paths: Paths, left: Mapping[int, str] | None = None
+) -> Plan:
+    """Return a plan of the paths: with backups, a certificate and reasons for unrouted flows.
+
+    ``left`` are flows, not routed, that are left to the underlay because tables are full: row and
+    reason.
+    """
     network, flows = problem.network, problem.flows
-    fitted = fit_tables(network, problem.candidates, flows, paths)
+    fitted = fit_tables(network, problem.candidates, flows, paths, left)
     bare = np.bincount(paths.flow, minlength=len(flows)) == 0
+    bare[[*fitted.dropped]] = False
     reasons = Reasons(network)
     unrouted = {
         row: reasons.of(int(flows.source[row]), int(flows.destination[row]))
         for row in np.flatnonzero(bare & ~problem.routed).tolist()
     }
-    problem.exclude(list(fitted.dropped))
+    problem.exclude([row for row in fitted.dropped if problem.routed[row]])
     loads = arc_loads(network.arc_count, flows, fitted.paths)
     return Plan(
         network.fabric,

@@ -37,7 +37,7 @@ Cost: O(paths x hops) array steps, for each of a few rounds.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -292,11 +292,20 @@ class FittedPaths:
     notes: tuple[str, ...]
 
 
-def fit_tables(network: Network, candidates: Candidates, flows: Flows, paths: Paths) -> FittedPaths:
-    """Give up splitting, then pairs, until no switch needs more entries than it holds."""
-    fabric = network.fabric
+def fit_tables(
+    network: Network,
+    candidates: Candidates,
+    flows: Flows,
+    paths: Paths,
+    left: Mapping[int, str] | None = None,
+) -> FittedPaths:
+    """Give up splitting, then pairs, until no switch needs more entries than it holds.
+
+    ``left`` are flows that were given up before, and why. They count as dropped, too.
+    """
+    fabric, before = network.fabric, dict(left or {})
     if not limited(fabric).any() or not len(paths):
-        return FittedPaths(paths, {}, ())
+        return FittedPaths(paths, before, _notes(np.zeros(len(flows), dtype=np.bool_), before))
     pair = pairs_of(flows)
     tied = np.isin(pair, _too_parted(fabric, flows, paths, pair))
     paths = _joined(flows, paths, pair, tied)
@@ -304,11 +313,11 @@ def fit_tables(network: Network, candidates: Candidates, flows: Flows, paths: Pa
     room = _room(fabric, needs)
     full_at = _given_up(needs, needs.entries, room, _Rank(flows, pair))
     if not full_at:
-        return FittedPaths(paths, {}, _notes(tied, full_at))
+        return FittedPaths(paths, before, _notes(tied, before))
     seats = Readmission(network, candidates, flows, room)
     paths, full_at = _taken_back(seats, needs, paths, pair, full_at)
     ids, size = fabric.structure.nodes.ids, fabric.structure.nodes.table_size
-    dropped = {
+    dropped = before | {
         flow: f"the table of {ids[switch]} is full ({size[switch]} entries): it is left to"
         f" the underlay{_sending(flows, flow)}; raise table_size or its priority"
         for flow, switch in _by_flow(pair, full_at).items()
@@ -459,7 +468,7 @@ def is_told_anew(note: str) -> bool:
     return _TIED in note or _DROPPED in note
 
 
-def _notes(tied: Bools, dropped: dict[int, str] | dict[int, int]) -> tuple[str, ...]:
+def _notes(tied: Bools, dropped: dict[int, str]) -> tuple[str, ...]:
     notes = []
     if tied.any():
         notes.append(f"{tied.sum()} {_TIED}")

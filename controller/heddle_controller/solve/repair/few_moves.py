@@ -26,6 +26,7 @@ from heddle_controller.solve.options import Options
 from heddle_controller.solve.planner import FINISHING, IMPROVING, finished_plan, unit_of
 from heddle_controller.solve.search.search import Search
 from heddle_controller.solve.tables import is_told_anew, short_of_ports
+from heddle_controller.solve.unrouted import Reasons
 
 
 def few_moves(plan: Plan, options: Options | None = None) -> Iterator[Plan]:
@@ -39,8 +40,9 @@ def few_moves(plan: Plan, options: Options | None = None) -> Iterator[Plan]:
     network = Network(plan.fabric)
     if short_of_ports(flows).any() or plan.paths.crosses(~network.usable).any():
         return
-    routed = attached(network, flows)
-    routed[[*plan.unrouted]] = False
+    routed = attached(network, flows) & Reasons(network).joined(flows)
+    left = {row: why for row, why in plan.unrouted.items() if routed[row]}  # tables are full
+    routed[[*left]] = False
     deadline = options.deadline().part(IMPROVING)
     candidates = Candidates(network, options.candidate_limit)
     planes = Planes(network) if network.tiered else None
@@ -51,7 +53,7 @@ def few_moves(plan: Plan, options: Options | None = None) -> Iterator[Plan]:
     problem.notes = tuple(note for note in plan.notes if not is_told_anew(note))
 
     def with_paths(paths: Paths) -> Plan:
-        found = finished_plan(problem, _numbered_as(plan.paths, paths, flows))
+        found = finished_plan(problem, _numbered_as(plan.paths, paths, flows), left)
         return replace(found, flows=flows, certificate=scaled(found.certificate, unit))
 
     assignment = Assignment(network, small)

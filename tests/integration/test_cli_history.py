@@ -79,7 +79,9 @@ async def test_each_plan_tells_what_led_to_it_and_two_are_compared(tmp_path: Pat
         same = await controller.does("plan", "diff", str(after), str(after), "--json")
         assert same.json["causes"] == []
         text = await controller.does("plan", "diff", str(before))
-        assert (text.code, told["moved"][0]["flow"] in text.out) == (0, True)
+        flow, *ways = text.out.partition("flow ")[2].splitlines()[:3]
+        assert (text.code, flow) == (0, told["moved"][0]["flow"])
+        assert [way[:4] for way in ways] == ["  - ", "  + "], "one path went, another came"
 
         assert (await controller.does("fabric", "link", "l0,s1", "up")).code == 0
         done = await controller.does("plan", "rollback", str(before), "--for", "30m")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -174,10 +174,17 @@ def _share(slowest: pb.SlowestFlow) -> str:
 
 
 def _echo_moved(answer: pb.ComparePlansResponse) -> None:
-    """Print flows whose paths differ, if there are any."""
-    if answer.moved:
-        moved = [(one.flow, _paths(one.before), _paths(one.after)) for one in answer.moved]
-        echo_table(["flow", "before", "after"], moved)
+    """Print flows whose paths differ, if there are any: paths that went by -, those that came by +.
+
+    Paths that stay for the same QPs are not told.
+    """
+    for one in answer.moved:
+        echo(f"flow {one.flow}")
+        before, after = ([*map(_path, paths)] or ["no path"] for paths in (one.before, one.after))
+        for mark, paths, others in (("-", before, after), ("+", after, before)):
+            for path in paths:
+                if path not in others:
+                    echo(f"  {mark} {path}")
     if answer.moved_count > len(answer.moved):
         echo(f"and {answer.moved_count - len(answer.moved)} more", err=True)
 
@@ -243,8 +250,10 @@ def release(client: Terms) -> None:
         echo("plans are made freely again")
 
 
-def _paths(paths: Iterable[common_pb2.Path]) -> str:
-    return "; ".join(map(path_text, paths)) or "none"
+def _path(path: common_pb2.Path) -> str:
+    """Return the nodes of a path, with its QPs if the flow has others elsewhere."""
+    some = f" (QPs {path.first_qp}-{path.last_qp})" if path.share < 1 else ""
+    return path_text(path) + some
 
 
 @contextmanager

@@ -295,6 +295,12 @@ def _summary(outcome: CheckedPlan, out: Path | None) -> None:
     echo_turns(plan.certificate.turns or ())
     for note in plan.notes:
         echo(f"note: {note}")
+    unsplit = outcome.unsplit()
+    if unsplit:
+        echo(
+            f"note: {len(unsplit)} flows on links above their bound have one QP, so they cannot be"
+            f" split: try --qps 2: {_some(unsplit)}"
+        )
     exposed = outcome.exposed()
     if exposed:
         echo(

@@ -33,7 +33,7 @@ from heddle_controller.model.job import Job
 from heddle_controller.model.plan import Objective, Plan
 from heddle_controller.plan.diff import changed_flows
 from heddle_controller.plan.eos import eos_texts
-from heddle_controller.plan.limits import exposed_flows
+from heddle_controller.plan.limits import exposed_flows, unsplit_flows
 from heddle_controller.plan.sharing import turns_in
 from heddle_controller.plan.verify import verify_plan
 from heddle_controller.traffic.jobs import flows_of_jobs
@@ -196,6 +196,10 @@ class CheckedPlan:
     """Seconds of each part of the run."""
     rewritten: list[str] | None = None
     """Switches whose text changed; None if no text was asked for."""
+
+    def unsplit(self) -> list[str]:
+        """Return flows over links above their bound that cannot be split, as they have one QP."""
+        return [self.plan.flows.ids[row] for row in unsplit_flows(self.plan).tolist()]
 
     def exposed(self) -> list[str]:
         """Return flows that cross no over-full link but may be held up by its PFC pauses."""

@@ -20,9 +20,11 @@ import numpy as np
 from heddle_controller.model.arrays import NONE, Bools, Floats, Ints, distinct
 from heddle_controller.model.fabric import NodeKind, Structure
 from heddle_controller.model.fair_rates import planned_rates
-from heddle_controller.model.plan import Plan, exposed_paths, phased_loads, utilization
+from heddle_controller.model.plan import IDLE, Plan, exposed_paths, phased_loads, utilization
 
 _TOLERANCE = 1e-9
+_ABOVE = 0.01
+"""Part of its bound by which an arc may exceed it and still count as meeting it."""
 _NEARLY = 1e-6
 """Relative tolerance of rates that many steps have added up."""
 
@@ -105,6 +107,21 @@ def sharers_of(plan: Plan, arc: int, first: int) -> list[JobShare]:
     counts = [len(distinct(flow[place == at])) for at in range(len(jobs))]
     shares = [JobShare(*each) for each in zip(jobs.tolist(), counts, gbps.tolist(), strict=True)]
     return sorted(shares, key=lambda one: (one.job != first, -one.gbps))
+
+
+def unsplit_flows(plan: Plan) -> Ints:
+    """Return flows with a single QP over an arc above line rate and its tier's bound, by row.
+
+    Such flows cannot be split, which may be why the plan does not reach the bound.
+    """
+    bound = {tier.tier: tier.lower_bound for tier in plan.certificate.tiers}
+    least = np.array([bound.get(tier, np.inf) for tier in plan.fabric.structure.tiers])
+    most = np.maximum(least, IDLE)[plan.fabric.structure.tier_of_arc] * (1 + _ABOVE)
+    flow = distinct(
+        plan.paths.flow[plan.paths.crosses(utilization(plan.fabric, plan.loads) > most)]
+    )
+    whole: Ints = flow[plan.flows.qps[flow] == 1]
+    return whole
 
 
 def arcs_of(plan: Plan, flow: int) -> Ints:

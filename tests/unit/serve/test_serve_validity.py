@@ -6,8 +6,8 @@ import pytest
 
 from heddle_controller.serve.doctor.validity import ends_soon, of_agents, of_tokens
 from heddle_controller.serve.security.caller import Caller, Role
-from heddle_controller.serve.security.certificates import Validity, validity_of
 from heddle_controller.serve.security.files import Grant
+from heddle_controller.serve.security.validity import Validity, validity_of
 
 DAY = 86400.0
 NOW = 1_800_000_000.0

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from heddle.text import counted, some_of
 from heddle.v1 import doctor_pb2 as pb
 from heddle_controller.serve.codec import times
 from heddle_controller.serve.doctor import found
-from heddle_controller.serve.security.certificates import Validity, validity_of
-from heddle_controller.serve.security.files import Grant
+from heddle_controller.serve.security.validity import Validity, validity_of
+
+if TYPE_CHECKING:
+    from heddle_controller.serve.security.files import Grant  # the command needs no token files
 
 _LEFT = 0.2
 """Part of its whole time from which on a certificate counts as about to end."""

@@ -35,7 +35,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 from urllib.parse import unquote
 
 import grpc
@@ -45,6 +45,7 @@ from heddle_controller.model.errors import InputError, refuse
 from heddle_controller.serve import errors
 from heddle_controller.serve.security.caller import ONE_NODE, ROLES, Caller, Role
 from heddle_controller.serve.security.files import FileStamp, records_of, stamp_of
+from heddle_controller.serve.security.validity import validity_of
 
 _Made = TypeVar("_Made")
 FIELDS = ("uri", "dns", "email", "cn", "ou")
@@ -235,29 +236,6 @@ class FollowedTls(Generic[_Made]):
         log.info("certificate read again", file=str(self._tls.cert))
         _check_validity(self._tls)
         return self.made
-
-
-class Validity(NamedTuple):
-    """When a certificate is valid, in Unix seconds."""
-
-    begins: float
-    ends: float
-
-
-def validity_of(pem: bytes) -> Validity | None:
-    """Return when all certificates of a PEM file are valid; None if it has none that is readable.
-
-    Of several certificates, the one that ends first counts.
-    """
-    from cryptography import x509  # noqa: PLC0415 - takes time, and few programs need it
-
-    try:
-        known = x509.load_pem_x509_certificates(pem)
-    except ValueError:
-        return None
-    moments = [(one.not_valid_before_utc, one.not_valid_after_utc) for one in known]
-    begins, ends = min(moments, key=lambda moment: moment[1])
-    return Validity(begins.timestamp(), ends.timestamp())
 
 
 def _check_validity(tls: Tls) -> None:

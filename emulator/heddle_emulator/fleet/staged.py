@@ -188,6 +188,8 @@ class StagedFleet(Fleet):
         self.hung: set[int] = set()
         self.skew: dict[int, float] = {}
         """Seconds by which the clock of a switch is ahead, by row."""
+        self._had: dict[int, int] = {}
+        """Entries of a switch before its agent began with an empty table, by row."""
         self._before: dict[int, dict[Link, bool]] = {}
         """States of links that only the kernel of a switch saw change, as its agent left them."""
         self._stack = AsyncExitStack()
@@ -261,6 +263,7 @@ class StagedFleet(Fleet):
             TimeoutError: it has not met its peers after ``seconds``.
         """
         if empty:
+            self._had[row] = self.agents[row].held.entries
             self.switches.boot(row)
         self._before.pop(row, None)
         self._prepare(row)
@@ -305,6 +308,11 @@ class StagedFleet(Fleet):
         cut = {switch for switch, relay in self.own_relays.items() if relay.is_cut}
         rows = [row for row in self.awake if self.agents[row].switch not in cut]
         return [row for row in rows if not self.agents[row].connected]
+
+    @property
+    def bare(self) -> set[int]:
+        """Rows of the switches that lost their entries and have not been given any again."""
+        return {row for row, had in self._had.items() if had and not self.agents[row].held.entries}
 
     @property
     def awake(self) -> set[int]:

@@ -252,6 +252,8 @@ class ControllerHarness:
         if self._lacking > self._away:  # some wait for what others do not hold yet
             cut_off = len(self._reaching()) < len(self.fleet.agents)
             return LONG_LULL_SECONDS + (GIVEN_UP_SECONDS if cut_off else 0.0)
+        if self.fleet.bare & self._reaching():  # once asked what they hold, they get entries
+            return LONG_LULL_SECONDS
         return CALM_SECONDS if self._lacking == 0 else DEAF_SECONDS
 
     @property

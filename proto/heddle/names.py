@@ -21,9 +21,9 @@ def natural(name: str) -> tuple[list[tuple[int, str]], str]:
     return sized, name  # the name itself separates "n1" from "n01"
 
 
-def link_name(source: str, target: str, key: object = "") -> str:
-    """Return a link as all commands accept and print it: ``A,B``, or ``A,B,KEY`` with a key."""
-    return f"{source},{target}" + (f",{key}" if key != "" else "")
+def link_name(source: str, target: str, key: object) -> str:
+    """Return a link as all commands accept and print it: ``A,B,KEY``."""
+    return f"{source},{target},{key}"
 
 
 def path_name(nodes: Sequence[str], keys: Iterable[object]) -> str:

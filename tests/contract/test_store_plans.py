@@ -28,7 +28,7 @@ from tests.contract.store_worlds import StoreWorld
 from tests.support.store_samples import clos, job, plain, plan_of, program_of
 from tests.support.waiting import PATIENCE
 
-CAUSES = (Cause(CauseKind.LINK_LOST, ("l0,s0",), 1), Cause(CauseKind.FLOWS_CHANGED))
+CAUSES = (Cause(CauseKind.LINK_LOST, ("l0,s0,0",), 1), Cause(CauseKind.FLOWS_CHANGED))
 BETTER = Certificate(1.0, 0.75, "lp", (TierCertificate("leaf-spine", 1.0, 0.75),))
 
 

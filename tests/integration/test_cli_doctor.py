@@ -142,7 +142,7 @@ async def test_an_installation_is_checked_and_the_exit_code_tells(tmp_path: Path
             async with asyncio.timeout(PATIENCE):
                 while True:
                     lost = await controller.does("doctor")
-                    if "jobs are degraded" in lost.out and "l0,s0 is down since" in lost.out:
+                    if "jobs are degraded" in lost.out and "l0,s0,0 is down since" in lost.out:
                         break
                     await asyncio.sleep(0.05)
             assert lost.code == 1

@@ -55,10 +55,10 @@ async def test_each_plan_tells_what_led_to_it_and_two_are_compared(tmp_path: Pat
         assert (await controller.does("fabric", "link", "l0,s1", "drained")).code == 0
         after = await planned(controller, before)
         newest, *_ = await plans(controller)
-        assert newest["causes"] == [{"kind": "LINK_DRAINED", "names": ["l0,s1"], "count": 1}]
+        assert newest["causes"] == [{"kind": "LINK_DRAINED", "names": ["l0,s1,0"], "count": 1}]
         table = (await controller.does("history", "--since", "1h")).out
         for words in (
-            "link drained: l0,s1",
+            "link drained: l0,s1,0",
             "job came: ",
             ": drained",
             "fabric put",
@@ -158,7 +158,7 @@ async def test_a_rollback_names_the_flows_that_did_not_get_their_paths_back(tmp_
         assert done.json["not_back_count"] == len(over)
         assert all("s1" not in one["after"][0]["nodes"] for one in done.json["not_back"])
         text = (await controller.does("plan", "rollback", str(before))).out
-        assert f"their paths back: {len(over)}; since then: link drained: l0,s1" in text
+        assert f"their paths back: {len(over)}; since then: link drained: l0,s1,0" in text
         assert all(flow in text for flow in over)
 
         assert (await controller.does("fabric", "link", "l0,s1", "up")).code == 0

@@ -128,7 +128,7 @@ def _losses() -> dict[str, dict[str, list[int]]]:
     for spine in [ids[row] for row in FABRIC.rows_of_kind(NodeKind.SPINE).tolist()]:
         for leaf in ("l0", "l1"):
             cables = [*FABRIC.find_links(leaf, spine)]
-            found["link"][f"{leaf},{spine}"] = cables
+            found["link"][f"{leaf},{spine},0"] = cables
             found["switch"].setdefault(spine, []).extend(cables)
     return found
 

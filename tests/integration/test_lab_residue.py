@@ -100,7 +100,7 @@ def test_up_status_exec_down(name: str, capsys: pytest.CaptureFixture[str]) -> N
     _break(name)
     assert run_command_line(["lab", "status", "--name", name]) == 1
     amiss = capsys.readouterr().out
-    assert "cut: l0,s0" in amiss
+    assert "cut: l0,s0,0" in amiss
     assert "amiss: 1 of 4 bgpd do not run" in amiss
     assert run_command_line(["lab", "down", "--name", name]) == 0
     assert residue(name) == []

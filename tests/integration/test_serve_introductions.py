@@ -201,8 +201,8 @@ async def test_what_is_wrong_with_a_link_is_listed(tmp_path: Path) -> None:
         shown = await asyncio.to_thread(heddle, *words)
         assert "grey, loses 2.00%, 25% of its speed" in shown.out
         examined = await asyncio.to_thread(heddle, *words[:2], "doctor")
-        assert "links: l0,s0 is grey." in examined.out
-        assert "heddle drain l0,s0;" in examined.out
+        assert "links: l0,s0,0 is grey." in examined.out
+        assert "heddle drain l0,s0,0;" in examined.out
         for session in sessions:
             session.call.cancel()
         await until(partial(_is, s.telemetry, {"grey": 0.0, "slow": 0.0, "flap-damped": 0.0}))

@@ -221,7 +221,7 @@ class CheckedPlan:
         """Return what ``--json`` prints."""
         plan = self.plan
         return {
-            "certificate": certificate_record(plan.certificate),
+            "certificate": certificate_record(plan.certificate, plan.fabric),
             "timing": self.timing,
             "changed": self.changed,
             "flows": len(plan.flows),

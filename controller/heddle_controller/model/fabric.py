@@ -444,11 +444,9 @@ class Fabric:
         return tuple(r for r in rows if key is None or str(keys[r]) == str(key))
 
     def link_name(self, row: int) -> str:
-        """Return a link's name as commands take it: ``A,B``, or ``A,B,KEY`` if it is parallel."""
+        """Return a link's name as all commands accept and print it: ``A,B,KEY``."""
         links, ids = self.structure.links, self.structure.nodes.ids
-        a, b = int(links.a[row]), int(links.b[row])
-        parallel = len(self.structure.links_between[min(a, b), max(a, b)]) > 1
-        return link_name(ids[a], ids[b], links.key[row] if parallel else "")
+        return link_name(ids[links.a[row]], ids[links.b[row]], links.key[row])
 
     def rows_of_kind(self, *kinds: NodeKind) -> Ints:
         """Return the node rows of the given kinds, ascending."""

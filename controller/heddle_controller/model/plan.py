@@ -227,7 +227,7 @@ class AfterLoss:
     itself are not counted.
     """
     of: str
-    """The loss that slows a flow most: the id of a switch, or a link as ``A,B[,KEY]``."""
+    """The loss that slows a flow most: the id of a switch, or a link as ``A,B,KEY``."""
     lower_bound: float
     """Lower bound of ``worst_utilization`` for any choice of backups for the same paths."""
     stranded: int

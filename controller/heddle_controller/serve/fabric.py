@@ -13,7 +13,6 @@ import numpy as np
 from grpc import aio
 from typing_extensions import override
 
-from heddle.names import link_name
 from heddle.v1 import common_pb2
 from heddle.v1 import fabric_pb2 as pb
 from heddle.v1.fabric_pb2_grpc import FabricServiceServicer
@@ -167,9 +166,8 @@ class FabricService(FabricServiceServicer):
             raise refuse("request", "link", reason)
         record = await self._store.get_fabric(fabric)
         if not record.fabric.find_links(link.source, link.target, link.key or None):
-            named = link_name(link.source, link.target, link.key)
             cure = "name one of 'heddle fabric show --links'"
-            raise NotFound(f"link {named} of fabrics/{fabric}", cure)
+            raise NotFound(f"link {common.asked_link(link)} of fabrics/{fabric}", cure)
         return record.link(common.find_link(record.fabric, link, "link")).link
 
     @override

@@ -36,7 +36,6 @@ import numpy as np
 import orjson
 
 from heddle.gpus import gpu_ranges
-from heddle.names import link_name
 from heddle_controller.model.fabric import Fabric, State
 from heddle_controller.model.job import Job
 from heddle_controller.state.codec.container import parser
@@ -200,15 +199,9 @@ def reservation_text(one: Reservation) -> str:
 
 def fabric_text(title: str, structure: str, fabric: Fabric) -> str:
     """Describe a fabric: digest of its structure, sizes, and links and switches not UP."""
-    content, ids = fabric.structure, fabric.structure.nodes.ids
+    ids = fabric.structure.nodes.ids
     links = np.flatnonzero(fabric.link_state != State.UP).tolist()
     nodes = np.flatnonzero(fabric.node_state != State.UP).tolist()
-    ends = [
-        link_name(
-            ids[int(content.links.a[row])], ids[int(content.links.b[row])], content.links.key[row]
-        )
-        for row in links[:_NAMED]
-    ]
     return _text(
         {
             "title": title[:256],
@@ -217,8 +210,8 @@ def fabric_text(title: str, structure: str, fabric: Fabric) -> str:
             "link_count": fabric.link_count,
             "links_not_up": len(links),
             "links": {
-                name[:64]: _word(int(fabric.link_state[row]))
-                for name, row in zip(ends, links, strict=False)
+                fabric.link_name(row)[:64]: _word(int(fabric.link_state[row]))
+                for row in links[:_NAMED]
             },
             "switches_not_up": len(nodes),
             "switches": {

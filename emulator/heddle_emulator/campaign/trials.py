@@ -98,7 +98,7 @@ class FaultEvent:
     """Row of the link, or node row of the switch."""
 
     def words(self, fabric: Fabric) -> str:
-        """Return the event in words, such as "link l0,s1" or "switch s3"."""
+        """Return the event in words, such as "link l0,s1,0" or "switch s3"."""
         ids = fabric.structure.nodes.ids
         name = ids[self.row] if self.kind is FaultKind.SWITCH else fabric.link_name(self.row)
         return f"{self.kind.value} {name}"

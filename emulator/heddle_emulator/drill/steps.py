@@ -245,9 +245,13 @@ class StepRunner:
         return int(way[hop.number - 1])
 
     def _in_words(self, target: Target) -> str:
-        """Return the name of a target. For a hop it includes the cable that the hop is now."""
-        if isinstance(target, Hop):
-            return f"{self.under_test.fabric.link_name(self._hop(target))} ({target})"
+        """Return the name of a target: of cables, the links that they are now."""
+        fabric = self.under_test.fabric
+        match target:
+            case Hop():
+                return f"{fabric.link_name(self._hop(target))} ({target})"
+            case CableName():
+                return ", ".join(map(fabric.link_name, cables(fabric, target)))
         return str(target)
 
 

@@ -183,9 +183,8 @@ class Fleet:
         """
         rows = self.world.find_links(a, b, key)
         if not rows:
-            raise refuse(
-                "fleet", f"link {link_name(a, b)}", "is not in the fabric; name both ends and key"
-            )
+            named = f"{a},{b}" if key is None else link_name(a, b, key)
+            raise refuse("fleet", f"link {named}", "is not in the fabric; name both ends and key")
         await self.set_links(rows, up=up)
 
     async def set_links(self, rows: Sequence[int], *, up: bool) -> None:

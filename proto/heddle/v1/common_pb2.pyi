@@ -354,9 +354,7 @@ class AfterLoss(_message.Message):
     of a NIC that the loss cuts off do not count.
     """
     of: _builtins.str
-    """The loss that slows a flow most: the id of a switch, or a link as "A,B", or as "A,B,KEY" if
-    there are parallel links.
-    """
+    """The loss that slows a flow most: the id of a switch, or a link as "A,B,KEY"."""
     lower_bound: _builtins.float
     """Proven lower bound of worst_utilization, for every choice of backups for the same paths."""
     stranded: _builtins.int

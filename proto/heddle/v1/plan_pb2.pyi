@@ -583,8 +583,8 @@ class PlanCause(_message.Message):
     """How many there are in all."""
     @_builtins.property
     def names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """What changed, at most 20 names: links as "A,B", or "A,B,KEY" if there are parallel links,
-        switches, jobs, flows or generations. Empty for kinds that name nothing.
+        """What changed, at most 20 names: links as "A,B,KEY", switches, jobs, flows or generations. Empty
+        for kinds that name nothing.
         """
 
     def __init__(

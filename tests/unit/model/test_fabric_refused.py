@@ -121,7 +121,7 @@ FAULTS: dict[str, tuple[Change, str]] = {
     "nic alone": (added("nodes", id="lone", kind="nic"), r"nic 'lone': has no link"),
     "nic to nic": (
         added("edges", source="h1n0", target="h2n0", gbps=1),
-        r"link 'h1n0,h2n0': joins a NIC to a NIC",
+        r"link 'h1n0,h2n0,0': joins a NIC to a NIC",
     ),
     "no nic": (
         lambda d: d.update(

@@ -27,16 +27,16 @@ def test_what_led_to_a_plan_is_told_by_kind() -> None:
         Cause(kind.JOB_CAME, ("job", "other"), 2),
     )
     after = replace(PLAN, fabric=lost)
-    assert causes_between(PLAN, after) == (Cause(kind.LINK_LOST, ("leaf0,spine1",), 1),)
-    assert causes_between(after, PLAN) == (Cause(kind.LINK_BACK, ("leaf0,spine1",), 1),)
+    assert causes_between(PLAN, after) == (Cause(kind.LINK_LOST, ("leaf0,spine1,0",), 1),)
+    assert causes_between(after, PLAN) == (Cause(kind.LINK_BACK, ("leaf0,spine1,0",), 1),)
     assert causes_between(after, replace(PLAN, fabric=drained)) == (
-        Cause(kind.LINK_BACK, ("leaf0,spine1",), 1),
+        Cause(kind.LINK_BACK, ("leaf0,spine1,0",), 1),
         Cause(kind.SWITCH_DRAINED, ("spine2",), 1),
     )
     undrained = causes_between(replace(PLAN, fabric=drained), PLAN)
     assert undrained == (Cause(kind.SWITCH_UNDRAINED, ("spine2",), 1),)
     quiet = FABRIC.with_links(dict.fromkeys(FABRIC.find_links("leaf0", "spine1"), State.DRAINED))
-    link = ("leaf0,spine1",)
+    link = ("leaf0,spine1,0",)
     assert causes_between(PLAN, replace(PLAN, fabric=quiet)) == (Cause(kind.LINK_DRAINED, link, 1),)
     back = causes_between(replace(PLAN, fabric=quiet), PLAN)
     assert back == (Cause(kind.LINK_UNDRAINED, link, 1),)

@@ -48,10 +48,10 @@ def test_loads_and_sharers_of_each_link() -> None:
     plan = two(0, 0)
     told = explain(plan, 0)
     assert figures(plan, told) == {
-        "n0,leaf0": (60.0, []),
-        "leaf0,spine0": (90.0, ["b"]),
-        "leaf1,spine0": (90.0, ["b"]),
-        "n2,leaf1": (60.0, []),
+        "n0,leaf0,0": (60.0, []),
+        "leaf0,spine0,0": (90.0, ["b"]),
+        "leaf1,spine0,0": (90.0, ["b"]),
+        "n2,leaf1,0": (60.0, []),
     }
     assert [hop.capacity_gbps for hop in told.hops] == [100.0] * 4
     assert told.candidate_count == 2
@@ -62,7 +62,7 @@ def test_best_of_many() -> None:
     told = explain(two(0, 1, backup=OVER.format(1)), 0)
     assert told.reasons == (
         (
-            "All QPs take n0 leaf0 spine0 leaf1 n2; the fullest link is n0,leaf0, "
+            "All QPs take n0 leaf0 spine0 leaf1 n2; the fullest link is n0,leaf0,0, "
             "60 of 100 Gbit/s, which no other flow uses."
         ),
         "It is the best of 2 shortest paths: on none would the worst link be below 0.600.",
@@ -126,7 +126,7 @@ def test_drained_link_that_is_the_only_way() -> None:
     fabric = with_down(clos(), ("n2", "leaf1"), state=State.DRAINED)
     told = explain(two(0, 1, fabric), 0)
     assert told.reasons[1].startswith("No path avoids links that are down or drained")
-    assert told.reasons[2] == "It stays on n2,leaf1, which is drained, as its only way."
+    assert told.reasons[2] == "It stays on n2,leaf1,0, which is drained, as its only way."
     assert told.reasons[-1] == "With every link up there would be 2 shortest paths."
 
 
@@ -140,7 +140,7 @@ def test_backup_that_shares_a_link_says_so() -> None:
     spare = {"f": [(0, 0, "a s0 s1 s3 s2 b")]}
     told = explain(Draft(fabric, wishes(fabric, f=Wish("a", "b")), ways, spare).plan(), 0)
     assert told.reasons[2] == (
-        "Should it break off s0,s1, packets turn to a s0 s1 s3 s2 b at once; the loss of s0,s1 "
+        "Should it break off s0,s1,0, packets turn to a s0 s1 s3 s2 b at once; the loss of s0,s1,0 "
         "itself is for the underlay."
     )
 

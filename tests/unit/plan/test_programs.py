@@ -51,7 +51,7 @@ def test_one_entry_at_the_leaf_of_a_clos() -> None:
         ).plan()
     )
     assert told(fabric, entries) == [("leaf0", "n0>n2", 0, "spine1", "spine0")]
-    assert risks(fabric, entries) == {"leaf0,spine1", "leaf1,spine1"}
+    assert risks(fabric, entries) == {"leaf0,spine1,0", "leaf1,spine1,0"}
     assert entries.stage.tolist() == [0]
     assert entries.destination_port.tolist() == [0]
 
@@ -77,7 +77,7 @@ def test_qps_that_part_have_entries_of_their_own() -> None:
         ("leaf0", "n0>n2", 49154, "spine1", ""),
     ]
     assert entries.destination_port.tolist() == [4791] * 3
-    assert risks(fabric, entries, 2) == {"leaf0,spine1", "leaf1,spine1"}
+    assert risks(fabric, entries, 2) == {"leaf0,spine1,0", "leaf1,spine1,0"}
 
 
 def test_two_flows_of_one_pair_share_an_entry_while_they_agree() -> None:

@@ -89,11 +89,11 @@ BROKEN: dict[str, tuple[Callable[[], Plan], str]] = {
     "no links": (lambda: good([(0, 1, ACROSS), (2, 3, "")]), "path of QPs 2 to 3: has no links"),
     "down": (
         lambda: with_state(good(), "leaf0", "spine1", State.DOWN),
-        "path of QPs 2 to 3: crosses leaf0,spine1, which is down",
+        "path of QPs 2 to 3: crosses leaf0,spine1,0, which is down",
     ),
     "drained": (
         lambda: with_state(good(), "leaf0", "spine1", State.DRAINED),
-        "crosses leaf0,spine1, which is drained, though there is a way round",
+        "crosses leaf0,spine1,0, which is drained, though there is a way round",
     ),
     "QPs missing": (
         lambda: good([(0, 1, ACROSS), (3, 3, OTHER)]),
@@ -121,7 +121,7 @@ BROKEN: dict[str, tuple[Callable[[], Plan], str]] = {
     ),
     "backup down": (
         lambda: with_state(good([(0, 3, ACROSS)], [(0, 3, OTHER)]), "leaf1", "spine1", State.DOWN),
-        "backup of QPs 0 to 3: crosses leaf1,spine1, which is down",
+        "backup of QPs 0 to 3: crosses leaf1,spine1,0, which is down",
     ),
     "worst": (
         lambda: figures(good(), max_utilization=0.9),
@@ -161,7 +161,7 @@ def test_maintenance_keeps_what_cannot_go_round() -> None:
     """A flow may stay on a drained link without alternative, but not on one that is down."""
     plan = with_state(good(), "n2", "leaf1", State.DRAINED)
     verify_plan(plan)
-    with pytest.raises(PlanInvalid, match=r"crosses n2,leaf1, which is down"):
+    with pytest.raises(PlanInvalid, match=r"crosses n2,leaf1,0, which is down"):
         verify_plan(with_state(good(), "n2", "leaf1", State.DOWN))
 
 

@@ -105,7 +105,7 @@ def test_a_link_that_offers_less_makes_its_flow_the_slowest() -> None:
     assert (told.slowest.flow, told.slowest.share) == ("j1/f0", 0.5)
     assert told.expected_gbps == pytest.approx(200.0)
     texts = [one.cure for one in bad(told) if one.about == "link"]
-    assert any("heddle drain l0,s0;" in text for text in texts)
+    assert any("heddle drain l0,s0,0;" in text for text in texts)
 
 
 def test_a_flow_over_a_grey_link_comes_before_one_over_a_full_link() -> None:

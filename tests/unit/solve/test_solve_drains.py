@@ -61,7 +61,7 @@ def test_what_is_new_gets_no_drained_link() -> None:
     fresh = check(solve(drained, both))
     assert [*fresh.unrouted] == [0, 1]
     assert fresh.unrouted[1] == repaired.unrouted[1]
-    assert "l0,s0 is drained" in fresh.unrouted[1]
+    assert "l0,s0,0 is drained" in fresh.unrouted[1]
 
 
 def test_another_way_is_taken_at_once() -> None:
@@ -71,9 +71,9 @@ def test_another_way_is_taken_at_once() -> None:
     one = states(fabric, ("l0", "s1", State.DOWN))
     repairer = Repairer(solve(one, flows))
     held = states(one, ("l0", "s0", State.DRAINED))
-    assert links_of(check(repairer.repair(held, flows)), 0) == {"l0,s0", "l1,s0"}
+    assert links_of(check(repairer.repair(held, flows)), 0) == {"l0,s0,0", "l1,s0,0"}
     back = states(held, ("l0", "s1", State.UP))
-    assert links_of(check(repairer.repair(back, flows)), 0) == {"l0,s1", "l1,s1"}
+    assert links_of(check(repairer.repair(back, flows)), 0) == {"l0,s1,0", "l1,s1,0"}
 
 
 def test_qps_of_a_dead_path_join_those_that_stay() -> None:
@@ -88,7 +88,7 @@ def test_qps_of_a_dead_path_join_those_that_stay() -> None:
     after = check(Repairer(plan).repair(hurt, flows))
     for row in split:
         assert row not in after.unrouted
-        assert links_of(after, row) == {"l0,s1", "l1,s1"}
+        assert links_of(after, row) == {"l0,s1,0", "l1,s1,0"}
 
 
 def test_a_drained_uplink_of_a_nic_lets_its_flow_move_behind_it() -> None:
@@ -97,12 +97,12 @@ def test_a_drained_uplink_of_a_nic_lets_its_flow_move_behind_it() -> None:
     flows = flows_of(fabric, ACROSS)
     drained = states(fabric, ("l0-h0-n0", "l0", State.DRAINED))
     repairer = Repairer(solve(fabric, flows))
-    spine = {label[-2:] for label in links_of(repairer.plan, 0)}.pop()
+    spine = {label.split(",")[1] for label in links_of(repairer.plan, 0)}.pop()
     assert not check(repairer.repair(drained, flows)).unrouted
     dead = drained.with_nodes({fabric.structure.index[spine]: State.DOWN})
     after = check(repairer.repair(dead, flows))
     other = {"s0": "s1", "s1": "s0"}[spine]
-    assert links_of(after, 0) == {f"l0,{other}", f"l1,{other}"}
+    assert links_of(after, 0) == {f"l0,{other},0", f"l1,{other},0"}
 
 
 def test_bounds_are_not_about_flows_that_must_stay() -> None:
@@ -117,6 +117,6 @@ def test_bounds_are_not_about_flows_that_must_stay() -> None:
     repairer = Repairer(solve(only, flows))
     after = check(repairer.repair(states(only, ("l0", "s0", State.DRAINED)), flows))
     assert not after.unrouted
-    assert links_of(after, 0) == {"l0,s0", "l1,s0"}
+    assert links_of(after, 0) == {"l0,s0,0", "l1,s0,0"}
     assert np.isclose(after.certificate.lower_bound, 1.0)
     assert after.certificate.max_utilization == 1.0

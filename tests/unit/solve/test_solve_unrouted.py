@@ -27,16 +27,16 @@ def test_a_nic_without_its_uplink() -> None:
     """The one link of the NIC is named, at either end of the flow."""
     fabric = clos(leaves=2, spines=2, nics_per_leaf=2)
     fabric = states(fabric, ("l0-h0-n0", "l0", State.DOWN))
-    assert named(fabric, "l0-h0-n0", "l1-h0-n0") == {"l0-h0-n0,l0 is down"}
-    assert named(fabric, "l1-h0-n0", "l0-h0-n0") == {"l0-h0-n0,l0 is down"}
+    assert named(fabric, "l0-h0-n0", "l1-h0-n0") == {"l0-h0-n0,l0,0 is down"}
+    assert named(fabric, "l1-h0-n0", "l0-h0-n0") == {"l0-h0-n0,l0,0 is down"}
 
 
 def test_a_leaf_without_uplinks() -> None:
     """All uplinks of the leaf are named, each with its own state."""
     fabric = clos(leaves=2, spines=2, nics_per_leaf=2)
     fabric = states(fabric, ("l0", "s0", State.DOWN), ("l0", "s1", State.DRAINED))
-    assert named(fabric, "l0-h0-n0", "l1-h0-n0") == {"l0,s0 is down", "l0,s1 is drained"}
-    assert named(fabric, "l1-h0-n1", "l0-h0-n1") == {"l0,s0 is down", "l0,s1 is drained"}
+    assert named(fabric, "l0-h0-n0", "l1-h0-n0") == {"l0,s0,0 is down", "l0,s1,0 is drained"}
+    assert named(fabric, "l1-h0-n1", "l0-h0-n1") == {"l0,s0,0 is down", "l0,s1,0 is drained"}
 
 
 def test_parallel_links_are_told_apart() -> None:
@@ -52,21 +52,21 @@ def test_dead_links_elsewhere_are_not_named() -> None:
     fabric = states(
         fabric, ("l0", "s0", State.DOWN), ("l0", "s1", State.DOWN), ("l2", "s1", State.DOWN)
     )
-    assert named(fabric, "l0-h0-n0", "l1-h0-n0") == {"l0,s0 is down", "l0,s1 is down"}
+    assert named(fabric, "l0-h0-n0", "l1-h0-n0") == {"l0,s0,0 is down", "l0,s1,0 is down"}
 
 
 def test_dead_links_to_other_nics_are_not_named() -> None:
     """The dead link of another NIC is not named, since it leads no further."""
     fabric = clos(leaves=2, spines=1, nics_per_leaf=2)
     fabric = states(fabric, ("l0", "s0", State.DOWN), ("l0-h0-n1", "l0", State.DOWN))
-    assert named(fabric, "l0-h0-n0", "l1-h0-n0") == {"l0,s0 is down"}
+    assert named(fabric, "l0-h0-n0", "l1-h0-n0") == {"l0,s0,0 is down"}
 
 
 def test_a_switch_that_is_down_takes_its_links_with_it() -> None:
     """If the only spine is down, every link to it counts as down."""
     fabric = clos(leaves=2, spines=1, nics_per_leaf=1)
     fabric = fabric.with_nodes({fabric.structure.index["s0"]: State.DOWN})
-    assert named(fabric, "l0-h0-n0", "l1-h0-n0") == {"l0,s0 is down"}
+    assert named(fabric, "l0-h0-n0", "l1-h0-n0") == {"l0,s0,0 is down"}
 
 
 def test_a_zone_cut_off_is_told_by_its_core_links() -> None:
@@ -74,8 +74,8 @@ def test_a_zone_cut_off_is_told_by_its_core_links() -> None:
     fabric = three_tier(zones=2, leaves=2, spines=2, nics_per_leaf=1, cores=2, taper=2.0)
     fabric = states(fabric, ("z0-s0", "c0", State.DOWN), ("z0-s1", "c1", State.DRAINED))
     assert named(fabric, "z0-l0-h0-n0", "z1-l0-h0-n0") == {
-        "z0-s0,c0 is down",
-        "z0-s1,c1 is drained",
+        "z0-s0,c0,0 is down",
+        "z0-s1,c1,0 is drained",
     }
     plan = solve(fabric, flows_of(fabric, ("z0-l0-h0-n0", "z0-l1-h0-n0", 1.0, 1, "j", "")))
     assert not plan.unrouted
@@ -89,7 +89,7 @@ def test_a_plain_switch_cut_off() -> None:
     pairs = [(ids[a], ids[b]) for a, b in zip(links.a.tolist(), links.b.tolist(), strict=True)]
     around = [(a, b) for a, b in pairs if "x0" in {a, b} and "-" not in a + b]
     fabric = states(fabric, *((a, b, State.DOWN) for a, b in around))
-    assert named(fabric, "x0-h0-n0", "x1-h0-n0") == {f"{a},{b} is down" for a, b in around}
+    assert named(fabric, "x0-h0-n0", "x1-h0-n0") == {f"{a},{b},0 is down" for a, b in around}
 
 
 def test_many_links_are_counted() -> None:
@@ -97,7 +97,7 @@ def test_many_links_are_counted() -> None:
     fabric = clos(leaves=2, spines=40, nics_per_leaf=1)
     fabric = fabric.with_nodes({fabric.structure.index[f"s{i:02d}"]: State.DOWN for i in range(40)})
     plan = solve(fabric, flows_of(fabric, ("l0-h0-n0", "l1-h0-n0", 1.0, 1, "j", "")))
-    told = len(re.findall(r"l0,s\d\d is down", plan.unrouted[0]))
+    told = len(re.findall(r"l0,s\d\d,0 is down", plan.unrouted[0]))
     assert 0 < told < 40
     assert f"and {40 - told} more" in plan.unrouted[0]
 

@@ -56,7 +56,7 @@ def test_a_torn_zone_uses_its_cores() -> None:
 def test_leaves_that_share_one_spine_use_a_third_leaf() -> None:
     """Of four flows between leaves with one common spine, two take a detour over a third leaf."""
     whole = clos(leaves=3, spines=4, nics_per_leaf=4)
-    lost = {"l0,s0", "l0,s1", "l1,s2"}
+    lost = {"l0,s0,0", "l0,s1,0", "l1,s2,0"}
     rows = [row for row in range(whole.link_count) if whole.link_name(row) in lost]
     fabric = whole.with_links(dict.fromkeys(rows, State.DOWN))
     nics = nic_ids(fabric)

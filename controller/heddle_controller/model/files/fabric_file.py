@@ -59,7 +59,7 @@ def graph_problems(structure: Structure) -> list[Problem]:
     ]
     found += [
         Problem(
-            f"link {link_name(nodes.ids[links.a[row]], nodes.ids[links.b[row]])!r}",
+            f"link {link_name(nodes.ids[links.a[row]], nodes.ids[links.b[row]], links.key[row])!r}",
             "joins a NIC to a NIC; NICs have links to switches only",
         )
         for row in np.flatnonzero(pairs).tolist()

@@ -41,13 +41,13 @@ from heddle_controller.model.plan import (
 JsonObject = dict[str, Any]
 
 
-def certificate_record(certificate: Certificate) -> JsonObject:
+def certificate_record(certificate: Certificate, fabric: Fabric) -> JsonObject:
     """Return a certificate as in plan.json, with ``after_loss`` and ``turns`` if computed."""
     after_loss = {
         one.kind: {
             "worst_utilization": one.worst_utilization,
             "slowest_flow": one.slowest_flow,
-            "of": one.of,
+            "of": _of_record(one.of, fabric),
             "lower_bound": one.lower_bound,
             "stranded": one.stranded,
         }
@@ -64,6 +64,16 @@ def certificate_record(certificate: Certificate) -> JsonObject:
     if certificate.turns is not None:
         record["turns"] = [asdict(one) for one in certificate.turns]
     return record
+
+
+def _of_record(of: str, fabric: Fabric) -> str:
+    """Return the name of a loss as in plan.json, where a link has a key only if it is parallel.
+
+    Programs rely on this form of the file.
+    """
+    ends = of.rpartition(",")[0]
+    a, _, b = ends.partition(",")
+    return ends if len(fabric.find_links(a, b)) == 1 else of
 
 
 def state_records(fabric: Fabric) -> list[JsonObject]:
@@ -179,7 +189,7 @@ def save_plan(
     start = time.perf_counter()
     bulk = orjson.dumps({"routes": route_records(plan), "unrouted": unrouted_records(plan)})
     head = {
-        "certificate": certificate_record(plan.certificate),
+        "certificate": certificate_record(plan.certificate, plan.fabric),
         "timing": dict(timing or {}) | {"write_seconds": time.perf_counter() - start},
         "changed": changed,
         "states": state_records(plan.fabric),
@@ -249,7 +259,7 @@ def parse_plan(
         flows=flows,
         paths=paths.take(kept),
         backups=backups.take(kept),
-        certificate=_certificate(document.get("certificate"), origin),
+        certificate=_certificate(document.get("certificate"), fabric, origin),
         unrouted=unrouted,
     )
 
@@ -459,7 +469,7 @@ def _reasons(records: object, origin: str) -> dict[str, str]:
         raise refuse(origin, "unrouted", "give a list of objects with flow and reason") from error
 
 
-def _certificate(record: object, origin: str) -> Certificate:
+def _certificate(record: object, fabric: Fabric, origin: str) -> Certificate:
     """Return the certificate in a record, or an empty one if there is no record."""
     if record is None:
         return Certificate()
@@ -476,7 +486,7 @@ def _certificate(record: object, origin: str) -> Certificate:
             TierCertificate(tier, _figure(tiers, tier, origin), _figure(bounds, tier, origin))
             for tier in tiers
         ),
-        after_loss=_after_loss(record.get("after_loss") or {}, origin),
+        after_loss=_after_loss(record.get("after_loss") or {}, fabric, origin),
         turns=_turns(record.get("turns"), origin),
     )
 
@@ -493,7 +503,7 @@ def _turns(records: object, origin: str) -> tuple[Turn, ...] | None:
     )
 
 
-def _after_loss(record: object, origin: str) -> tuple[AfterLoss, ...]:
+def _after_loss(record: object, fabric: Fabric, origin: str) -> tuple[AfterLoss, ...]:
     if not isinstance(record, Mapping) or not all(
         isinstance(one, Mapping) for one in record.values()
     ):
@@ -503,12 +513,19 @@ def _after_loss(record: object, origin: str) -> tuple[AfterLoss, ...]:
             kind=str(kind),
             worst_utilization=_figure(one, "worst_utilization", origin),
             slowest_flow=_figure(one, "slowest_flow", origin),
-            of=str(one.get("of", "")),
+            of=_of(str(one.get("of", "")), fabric),
             lower_bound=_figure(one, "lower_bound", origin),
             stranded=int(_figure(one, "stranded", origin)),
         )
         for kind, one in record.items()
     )
+
+
+def _of(name: str, fabric: Fabric) -> str:
+    """Return the name of a loss, a link always with its key."""
+    a, _, b = name.partition(",")
+    rows = fabric.find_links(a, b)
+    return fabric.link_name(rows[0]) if len(rows) == 1 else name
 
 
 def _figure(record: Mapping[str, Any], name: str, origin: str) -> float:

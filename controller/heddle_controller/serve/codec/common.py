@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from heddle.names import link_name
 from heddle.v1 import common_pb2 as pb
 from heddle_controller.model.errors import refuse
 from heddle_controller.model.fabric import Fabric, LinkKey, State
@@ -69,6 +68,12 @@ def link_name_from_pb(link: pb.LinkRef) -> LinkName:
     return LinkName(link.source, link.target, key_from_pb(link.key or "0"))
 
 
+def asked_link(link: pb.LinkRef) -> str:
+    """Return a link as a request names it: without a key if the request gives none."""
+    ends = f"{link.source},{link.target}"
+    return f"{ends},{link.key}" if link.key else ends
+
+
 def find_link(fabric: Fabric, link: pb.LinkRef, field: str) -> int:
     """Return the row of a named link; the key may be empty if there is one link between its ends.
 
@@ -76,7 +81,7 @@ def find_link(fabric: Fabric, link: pb.LinkRef, field: str) -> int:
         InputError: there is no such link, or there are several and no key.
     """
     rows = fabric.find_links(link.source, link.target, link.key or None)
-    named = link_name(link.source, link.target, link.key)
+    named = asked_link(link)
     if not rows:
         reason = f"link {named!r} is not in fabric {fabric.name!r}: see heddle fabric show --links"
         raise refuse("request", field, reason)

@@ -13,6 +13,7 @@ from itertools import islice
 
 import numpy as np
 
+from heddle.names import link_name
 from heddle.text import counted, some_of
 from heddle.v1 import common_pb2, placement_pb2
 from heddle.v1 import doctor_pb2 as pb
@@ -440,16 +441,13 @@ def _switch_out(case: JobCase, link: int, state: State) -> int | None:
 def _out_of_service(case: JobCase, link: int, state: State) -> pb.Finding:
     """Return a finding about a link on a shortest path of the slowest flow that is not up."""
     fabric = case.record.fabric
-    structure = fabric.structure
-    ids = structure.nodes.ids
-    a, b = int(structure.links.a[link]), int(structure.links.b[link])
-    named = f"{ids[a]},{ids[b]},{structure.links.key[link]}"
+    named = fabric.link_name(link)
     if link in case.seen.down:
         seen = case.seen.since.get(link, 0.0)
         text, cure = f"agents say that it is down{since(seen)}", "See to its cable and optics"
     else:
         node = _switch_out(case, link, state)
-        of = named if node is None else ids[node]
+        of = named if node is None else fabric.structure.nodes.ids[node]
         word = state.name.lower()
         changed = float(case.record.state_time[link]) if of == named else 0.0
         text = f"an operator has {of} {word}{since(changed)}"
@@ -466,7 +464,7 @@ def _out_of_service(case: JobCase, link: int, state: State) -> pb.Finding:
 def _arc(plan: Plan, arc: int) -> str:
     """Return an arc as text, in the direction of travel, such as ``l0,s0,0``."""
     link: common_pb2.LinkRef = plan_codec.directed(plan, arc)
-    return f"{link.source},{link.target},{link.key}"
+    return link_name(link.source, link.target, link.key)
 
 
 def _job(name: str) -> str:

@@ -80,7 +80,7 @@ function table(caption, heads, rows, empty = "None.") {
 }
 
 const facts = (pairs) => h("dl", {class: "facts"}, pairs.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
-const linkName = (link) => [link.source, link.target, ...(link.key && link.key !== "0" ? [link.key] : [])].join(",");
+const linkName = (link) => [link.source, link.target, ...(link.key ? [link.key] : [])].join(",");
 const wayOf = (path) => path.nodes.map((node, place) => (place && !["", "0"].includes(path.keys[place - 1]) ? `[${path.keys[place - 1]}]${node}` : node)).join(" → ");
 const linkTo = (fabric, link) => (link ? to(at(fabric, "link", {source: link.source, target: link.target, key: link.key}), linkName(link)) : "–");
 const flowTo = (fabric, flow) => to(at(fabric, "flow", {id: flow}), flow);

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
+from heddle.names import link_name
 from heddle.v1 import common_pb2
 from heddle_controller.model.arrays import Bools, Floats, Ints
 from heddle_controller.model.fabric import Fabric
@@ -108,8 +109,9 @@ def _control(run: LabRecord) -> Iterator[tuple[int, Mark, str]]:
         yield when, Mark.OTHER, f"{name} leads"
     view = run.view or ControllerView()
     for known, link in view.reports():
+        named = link_name(link.source, link.target, link.key)
         word = "down" if link.oper_state == common_pb2.STATE_DOWN else "up"
-        yield known, Mark.NOTICE, f"controller knows {link.source} to {link.target} {word}"
+        yield known, Mark.NOTICE, f"controller knows {named} {word}"
     for one in view.generations():
         number = one.plan.generation
         text = f"generation {number}: {one.plan.changed_count:,} flows move"

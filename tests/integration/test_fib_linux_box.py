@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from heddle_agent.conformance import ADDRESSES
-from heddle_agent.fib import Batch, Choice, Count, Group, Match, Packet, Steering
-from heddle_agent.fib.linux import LinuxFib, clean_kernel
+from heddle_agent.fib import Batch, Choice, Count, Group, Match, Nic, Packet, Steering
+from heddle_agent.fib.linux import Cable, LinuxFib, clean_kernel
 from heddle_agent.table import Forwarding, Mode
 from tests.support import fib_linux
 from tests.support.agent_worlds import ROCE, SPINES, SWITCH, entry, far, push, take, uplink
@@ -176,6 +176,46 @@ def test_what_others_remove_comes_back(bench: LinuxBench, words: tuple[str, ...]
     bench.links(frozenset(), {moved: Choice.PRIMARY})
     assert bench.where(packet(1)) == SPINES[2]
     assert bench.fib.read_back().keys() == {pair(0), pair(1)}
+
+
+def test_orders_outlive_the_table(bench: LinuxBench) -> None:
+    """After others remove the table the overlay stays withdrawn, and NICs stay metered."""
+    program(bench, {pair(0): Group(SPINES[0])})
+    assert isinstance(bench.fib, LinuxFib)
+    bench.fib.meter([Nic("nic0", ADDRESSES["nic0"])])
+    bench.fib.set_overlay(withdrawn=True)
+    bench.world.switch.run("nft", "flush", "ruleset")
+    bench.fib.refresh()
+    assert bench.fib.withdrawn
+    assert ADDRESSES["nic0"] in bench.world.switch.run("nft", "list set inet heddle metered")
+    assert {bench.where(packet(0, port)) for port in range(16)} != {SPINES[0]}
+    bench.fib.set_overlay(withdrawn=False)
+    assert {bench.where(packet(0, port)) for port in range(16)} == {SPINES[0]}
+
+
+@pytest.mark.parametrize("change", ["table removed", "interface made again", "interface renamed"])
+def test_cleaning_finds_every_interface_that_was_changed(bench: LinuxBench, change: str) -> None:
+    """The setting of interfaces is taken back whatever has happened to table and interfaces."""
+    for at in ("up0", "default"):
+        setting = f"net.ipv4.conf.{at}.ignore_routes_with_linkdown=0"
+        bench.world.switch.run("sysctl", "-qw", setting)
+    program(bench, {pair(): Group(SPINES[0])})
+    name = "swp7" if change == "interface renamed" else "up0"
+    if change == "table removed":
+        bench.world.switch.run("nft", "delete table inet heddle")
+    elif change == "interface made again":
+        bench.world.replug(0, name)
+    else:
+        bench.world.switch.ip(f"link set up0 name {name}")
+        assert isinstance(bench.fib, LinuxFib)
+        bench.fib.plug(SPINES[0].port, Cable(name))
+    setting = f"/proc/sys/net/ipv4/conf/{name}/ignore_routes_with_linkdown"
+    for _ in range(2):  # the first learns of the interface, the second notes it
+        bench.fib.refresh()
+    assert bench.world.switch.run("cat", setting) == "1\n"
+    bench.fib.close()
+    clean_kernel(bench.world.switch.netlink)
+    assert bench.world.switch.run("cat", setting) == "0\n"
 
 
 def test_a_batch_goes_in_though_the_table_was_removed(bench: LinuxBench) -> None:

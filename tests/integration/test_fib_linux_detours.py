@@ -59,7 +59,10 @@ def lose(forwarding: Forwarding, *links: Link, up: bool = False) -> None:
 
 
 def test_packets_keep_off_ways_that_are_lost(world: World, forwarding: Forwarding) -> None:
-    """All flows avoid the lost ones of four equal ways, and come back when their links do."""
+    """All flows avoid the lost ones of four equal ways, and come back when their links do.
+
+    This also holds after others have removed the rules.
+    """
     lose(forwarding, far(0))
     assert ways(world) == {SPINES[1]}
     lose(forwarding, far(1))
@@ -68,6 +71,11 @@ def test_packets_keep_off_ways_that_are_lost(world: World, forwarding: Forwardin
     assert ways(world) == {SPINES[3]}
     lose(forwarding, far(1), up=True)
     assert ways(world) == {SPINES[1]}
+    world.switch.run("ip", world.family, "rule", "flush", "protocol", str(marks.PROTOCOL))
+    forwarding.mend()
+    lose(forwarding, far(1))
+    assert ways(world) == {SPINES[3]}
+    lose(forwarding, far(1), up=True)
     lose(forwarding, far(0), far(2), up=True)
     assert ways(world) == {SPINES[0]}
 

@@ -83,6 +83,7 @@ from heddle_agent.netlink import Opener, open_socket
 _log = structlog.get_logger()
 
 _ATTEMPTS = 8
+_WITHDRAWN = {1: "withdrawn"}
 _MOST_STAGED = 1000  # group numbers that one short transaction can flip
 _FULL = {errno.ENFILE, errno.ENOSPC, errno.ENOMEM}
 _CURED_BY_READING = {errno.ENOENT, errno.EEXIST, errno.EBUSY}
@@ -119,6 +120,7 @@ class LinuxFib:
         self._generation = 0
         self._change = NO_CHANGE
         self._metered: frozenset[bytes] = frozenset()
+        self._withdrawn = False
         try:
             self._load()
         except BaseException:
@@ -202,22 +204,24 @@ class LinuxFib:
 
     @property
     def withdrawn(self) -> bool:
-        """Whether no packet is matched against entries, according to a note in the kernel."""
-        return bool(self._notes.of(NoteKind.OVERLAY))
+        """Whether no packet is matched against entries; a note in the kernel says so too."""
+        return self._withdrawn
 
     def set_overlay(self, *, withdrawn: bool) -> str:
         """Remove the rules that look packets up, or restore them, in one transaction."""
         if withdrawn == self.withdrawn:
             return ""
         transaction = Transaction()
+        before, self._withdrawn = self._withdrawn, withdrawn
         if withdrawn:
-            self._notes.put(transaction, NoteKind.OVERLAY, {1: "withdrawn"})
+            self._notes.put(transaction, NoteKind.OVERLAY, _WITHDRAWN)
         else:
-            self._notes.drop(transaction, NoteKind.OVERLAY, [1])
+            self._notes.drop(transaction, NoteKind.OVERLAY, _WITHDRAWN)
         self._write_rules(transaction, self._rules)
         try:
             self._commit(transaction)
         except (RefusedError, OSError, UnavailableError) as error:
+            self._withdrawn = before
             with logged_failure("the kernel was not read after it refused an order"):
                 self._load()
             return f"the kernel refuses it: {error}"
@@ -243,11 +247,8 @@ class LinuxFib:
         if wanted == self._metered:
             return
         transaction = Transaction()
-        gone, new = self._metered - wanted, wanted - self._metered
-        for family, meter in schema.METERS.items():
-            for delete, changed in ((True, gone), (False, new)):
-                keys = [of_kernel(nic) for nic in sorted(changed) if family_of(nic) is family]
-                transaction.various(meter.metered, list(map(plain, keys)), delete=delete)
+        _write_metered(transaction, self._metered - wanted, delete=True)
+        _write_metered(transaction, wanted - self._metered)
         before, self._metered = self._metered, wanted
         self._write_rules(transaction, self._rules)
         with logged_failure("what no entry matches is not counted as it should be"):
@@ -357,7 +358,7 @@ class LinuxFib:
         self._notes.put(transaction, NoteKind.HOP, slots)
         known = self._notes.of(NoteKind.INTERFACE)
         changed = self._hops.changed_interfaces
-        fresh = {index: name for index, name in changed.items() if index not in known}
+        fresh = {index: name for index, name in changed.items() if known.get(index) != name}
         self._notes.put(transaction, NoteKind.INTERFACE, fresh)
 
     def _sweep(self, needed: Collection[Group], transaction: Transaction) -> None:
@@ -413,6 +414,7 @@ class LinuxFib:
     def _flip(self, choices: Mapping[Group, Choice], avoidances: int) -> None:
         """Move groups, then fill the tables of links that are up and were avoided until now."""
         transaction = Transaction()
+        self._note_hops(transaction)
         empty = self._hops.slots_of(self._down)
         self._ways.steer(choices, self._lost, empty, transaction)
         try:
@@ -442,7 +444,10 @@ class LinuxFib:
                 self._attempt(Batch(lost, addresses=addresses), [])
 
     def _load(self) -> None:
-        """Create what is missing of our table, and read what it holds."""
+        """Create what is missing of our table, and read what it holds.
+
+        Orders that the table has lost are written again, before any entry.
+        """
         self._kernel.install()
         kernel = self._kernel.nft
         self._notes.load(nft.ask_elements(kernel, schema.NOTES))
@@ -460,15 +465,30 @@ class LinuxFib:
         )
         self._ways.count(self._entries.load(read, self._nics, self._ways.groups))
         self._rules = self._entries.shapes
-        self._metered = frozenset(
+        metered = {
             widened(key)
             for meter in schema.METERS.values()
             for key, _ in parse_plain_elements(
                 meter.metered, nft.ask_elements(kernel, meter.metered)
             )
-        )
+        }
+        _write_metered(transaction, self._metered - metered)
+        self._metered |= metered
+        if self._notes.of(NoteKind.OVERLAY):
+            self._withdrawn = True
+        elif self._withdrawn:
+            self._notes.put(transaction, NoteKind.OVERLAY, _WITHDRAWN)
         self._write_rules(transaction, self._rules)
         self._commit(transaction)
+
+
+def _write_metered(
+    transaction: Transaction, nics: Collection[bytes], *, delete: bool = False
+) -> None:
+    """Add NICs to the sets of metered sources, or remove them."""
+    for family, meter in schema.METERS.items():
+        keys = [of_kernel(nic) for nic in sorted(nics) if family_of(nic) is family]
+        transaction.various(meter.metered, list(map(plain, keys)), delete=delete)
 
 
 def groups_before(

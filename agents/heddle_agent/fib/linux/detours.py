@@ -74,7 +74,6 @@ class Detours:
         self._kernel = kernel
         self._since: float | None = None
         self._clean = False  # whether detours of an earlier agent are known to be removed
-        self._ruled: set[Family] = set()
 
     @property
     def over(self) -> bool:
@@ -116,10 +115,9 @@ class Detours:
             self._since, self._clean = None, True
 
     def _rule(self, families: Collection[Family]) -> None:
-        """Add the rules that lead packets to our tables. They are never removed here."""
-        for family in set(families) - self._ruled:
+        """Add the rules that lead packets to our tables, if they are not there."""
+        for family in families:
             ask(self._kernel, list(map(change_rule, slot_rules(Place(marks.DETOUR, family)))))
-            self._ruled.add(family)
 
     def _ways(self, destination: bytes) -> list[RouteHop]:
         """Return the next hops of the main table's route to a destination, if they are gateways."""

@@ -93,10 +93,10 @@ class Hops:
         return frozenset(slot for port, slot in self.slots.items() if port in ports)
 
     def load(self, slots: Mapping[int, str], interfaces: Mapping[int, str]) -> None:
-        """Take over slots and interfaces from notes."""
+        """Take over slots from notes, and interfaces besides those that are known."""
         noted = ((slot, json.loads(note)) for slot, note in slots.items())
         self.slots = {(node, key): slot for slot, (node, key) in noted}
-        self.changed_interfaces = dict(interfaces)
+        self.changed_interfaces = {**interfaces, **self.changed_interfaces}
 
     def adopt(self, hops: Iterable[NextHop], families: Collection[Family]) -> None:
         """Learn the next hops of entries found in the kernel; ``restore`` then writes routes."""
@@ -219,6 +219,8 @@ class Hops:
                     self._routed.discard(place)
             if family not in interface.ignores_linkdown:
                 self._ignore_linkdown(interface, family)
+        if interface.number in self.changed_interfaces:
+            self.changed_interfaces[interface.number] = interface.name
         return strange
 
     def _plugged(self, hop: NextHop, present: Mapping[str, Interface]) -> tuple[Cable, Interface]:

@@ -61,7 +61,10 @@ class Fib(Protocol):
         """Restore what others have changed in the device; cheap if nobody has changed anything."""
 
     def counters(self) -> Mapping[Match, Count]:
-        """Return what each programmed entry has carried; empty without the capability COUNTERS."""
+        """Return what each programmed entry has carried; empty without the capability COUNTERS.
+
+        Raises OSError if the device cannot be read now, for example while others change it.
+        """
 
     def close(self) -> None:
         """Release sockets and handles. Entries stay (fail-static)."""
@@ -107,4 +110,7 @@ class Metering(Protocol):
         """Count unmatched packets of exactly these source NICs from now on, by destination."""
 
     def unmatched(self) -> Mapping[tuple[Nic, Nic], Count]:
-        """Return what each (source, destination) pair has sent since it was first noticed."""
+        """Return what each (source, destination) pair has sent since it was first noticed.
+
+        Raises OSError as ``Fib.counters`` does.
+        """

@@ -105,6 +105,7 @@ class Conversation:
         connected at the same time.
         """
         reports = asyncio.create_task(self._reports(counter_interval, first))
+        reports.add_done_callback(lambda _: self._call.cancel())  # no session without reports
         try:
             while isinstance(message := await self._call.read(), pb.ControllerMessage):
                 match message.WhichOneof("message"):
@@ -252,9 +253,7 @@ class Conversation:
                 async with asyncio.timeout_at(due):
                     await self._wake.wait()
             except TimeoutError:
-                counted = await self._worker.counters()
-                report = partial(encode.counter_report, *counted, time.time())
-                await self._write(await self._worker.away(report))
+                await self._report_counters()
                 due = loop.time() + counter_interval
             else:
                 self._wake.clear()
@@ -264,3 +263,13 @@ class Conversation:
                     await self._write(encode.link_report(news.values(), full=False))
                 if overlay is not None:
                     await self._write(pb.AgentMessage(overlay=overlay))
+
+    async def _report_counters(self) -> None:
+        """Send counters, unless the device cannot be read now; then the next report has them."""
+        try:
+            counted = await self._worker.counters()
+        except OSError as error:
+            _log.warning("counters not read", why=str(error))
+            return
+        report = partial(encode.counter_report, *counted, time.time())
+        await self._write(await self._worker.away(report))

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from typing import NoReturn
 
 import grpc
 import numpy as np
@@ -305,6 +306,28 @@ async def test_counters_go_up_as_often_as_the_controller_wants(controller: Contr
         last = stream.counters()[-1]
         assert list(last.bytes) == [1500]
         assert last.time.ToNanoseconds() > first.time.ToNanoseconds()
+
+
+async def test_links_are_reported_though_counters_cannot_be_read(
+    controller: Controller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While others change the device there are no counters; then they come on the same stream."""
+    controller.accept.counter_interval_seconds = 0.05
+    asked = asyncio.Event()
+
+    def refuse() -> NoReturn:
+        asked.set()
+        raise FileNotFoundError
+
+    async with running(controller.address) as one:
+        stream = await controller.stream()
+        monkeypatch.setattr(one.fib, "counters", refuse)
+        await asked.wait()
+        one.links.down("spine0")
+        await until(lambda: len(stream.links()) == 2, "a report of the link")
+        monkeypatch.undo()
+        before = len(stream.counters())
+        await until(lambda: len(stream.counters()) > before, "counters")
 
 
 @pytest.mark.parametrize(

@@ -155,7 +155,8 @@ class LinuxFib:
             except (OSError, UnavailableError) as error:
                 message = f"the kernel does not answer as it should: {error}"
                 break
-            self._recover()
+            with logged_failure("the kernel was not read after it refused a batch"):
+                self._recover()
         return [Failure(m, Reason.BACKEND, message) for m in (*batch.sets, *batch.deletes)]
 
     def steer(self, steering: Steering) -> None:

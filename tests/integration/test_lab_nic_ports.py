@@ -155,7 +155,7 @@ def test_qps_of_a_lost_path_take_the_ports_of_their_backups(lab: Lab) -> None:
     """When a far link drops packets, the QPs on it change ports, and no others do.
 
     No controller and no switch agent runs, and BGP goes on, so only the hosts avoid the link. Some
-    QPs use it, others do not.
+    QPs use it, others do not. Agents that start while the link is lost avoid it too.
     """
     steered = Steered(lab, hold=3600)
     planned = steered.planned
@@ -169,6 +169,9 @@ def test_qps_of_a_lost_path_take_the_ports_of_their_backups(lab: Lab) -> None:
     try:
         wanted = np.where(lost, planned.backups, planned.ports).tolist()
         wait_until(lambda: steered.told() == wanted, "the ports of backups")
+        steered.end()
+        steered.start()
+        wait_until(lambda: steered.told() == wanted, "the ports of backups after a restart")
     finally:
         tools.run_inside(lab.spaces["s0"], ["nft", "delete", "table", "inet", "silent"])
 

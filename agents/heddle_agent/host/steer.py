@@ -159,7 +159,7 @@ class PathSteering:
         self._routes = Routes()
         self._recheck = recheck
         self._answering = False
-        """Whether every path has answered once. Before that, silence proves nothing."""
+        """Whether every path has answered once."""
         self._met: dict[tuple[PortKey, int], bool] = {}
         """Whether a port was last seen at the switch where it should be, by port and hop."""
         self._astray: set[PortKey] = set()
@@ -301,9 +301,12 @@ class PathSteering:
                 port=port,
             )
         self._astray = astray
+        # A path may be lost already at the start: its silence counts if its last switch has
+        # answered over another path. A switch that never answers proves nothing.
+        answers = {one.way.nodes[-1] for one in self._watched if one.lives.answered}
         for one in watched:
             was = self._trusted(one)
-            one.lives.judge()
+            one.lives.judge(known=one.way.nodes[-1] in answers)
             one.steady = min(one.steady + 1, self._hold) if one.lives.alive else 0
             if self._trusted(one) != was:
                 changed = True

@@ -48,12 +48,15 @@ class Liveness:
         """Take in an answer that has only the low 16 bits of the sequence number."""
         self.answer(self._sent - (self._sent - number & 0xFFFF))
 
-    def judge(self) -> None:
-        """Judge every probe sent so far: those without an answer are lost."""
+    def judge(self, *, known: bool = False) -> None:
+        """Judge every probe sent so far: those without an answer are lost.
+
+        ``known`` says that the neighbour answers probes, even if it has answered none of these.
+        """
         while self._judged < self._sent:
             self._judged += 1
             lost = self._open >> (self._sent - self._judged) & 1 if self._recent else 1
-            if self.answered:
+            if known or self.answered:
                 self._count(lost=bool(lost))
 
     def cut(self) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -278,18 +279,26 @@ class SteeringHosts:
         self.planned = plan_by_ports(lab, flows, learn(lab, flows, ports))
         self.folder = lab.folder / f"steer-{hold_seconds:g}"
         self.folder.mkdir(exist_ok=True)
-        ids, files = lab.layout.fabric.structure.nodes.ids, ("fabric", "plan")
+        ids = lab.layout.fabric.structure.nodes.ids
         self.host_of = [lab.layout.nic_port[ids[row]].namespace for row in flows.source.tolist()]
         self.hosts = list(dict.fromkeys(self.host_of))
         self._processes: list[int] = []
+        self._lab = lab
+        self._options = [f"--{file}={lab.folder / file}.json" for file in ("fabric", "plan")]
+        self._options += [f"--hold-seconds={hold_seconds:g}"]
+        self._options += [f"--recheck-seconds={RECHECK_SECONDS:g}"]
+        self._options += [f"--probe-milliseconds={probe_milliseconds}"]
+        self.start()
+
+    def start(self) -> None:
+        """Start the agents, after ``end`` again, without what earlier ones have written."""
         for host in self.hosts:
+            shutil.rmtree(self.folder / host, ignore_errors=True)
             self._log(host).unlink(missing_ok=True)
-            words = [f"--{file}={lab.folder / file}.json" for file in files]
-            words += [f"--host={host}", f"--directory={self.folder / host}"]
-            words += [f"--hold-seconds={hold_seconds:g}", f"--recheck-seconds={RECHECK_SECONDS:g}"]
-            words += [f"--probe-milliseconds={probe_milliseconds}"]
+            words = [f"--host={host}", f"--directory={self.folder / host}", *self._options]
             command = [_program("heddle-agent"), "steer", *words]
-            self._processes.append(tools.start_inside(lab.spaces[host], command, self._log(host)))
+            space = self._lab.spaces[host]
+            self._processes.append(tools.start_inside(space, command, self._log(host)))
 
     def ready(self, seconds: float) -> None:
         """Wait until every path answers, and every QP has the port that was planned for it.

@@ -36,7 +36,8 @@ _CURES = {
     "If it uses TLS, give --tls-ca, --tls-cert and --tls-key",
     grpc.StatusCode.UNIMPLEMENTED: "what listens there is not a Heddle controller, or too old",
     grpc.StatusCode.UNAUTHENTICATED: "give a certificate: --tls-ca, --tls-cert, --tls-key",
-    grpc.StatusCode.PERMISSION_DENIED: "the certificate is not this host's: renew it",
+    grpc.StatusCode.PERMISSION_DENIED: "check --fabric and --host against the certificate, which"
+    " names both; --nic needs the certificate of a reader",
     grpc.StatusCode.NOT_FOUND: "check --fabric, and import the fabric",
     grpc.StatusCode.INVALID_ARGUMENT: "check --host or --nic against the fabric file",
 }

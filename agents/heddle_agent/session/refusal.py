@@ -14,7 +14,9 @@ _CURES = {
         "give this agent its certificate by --tls-cert and --tls-key, and by --controller the port"
         " that asks for one"
     ),
-    grpc.StatusCode.PERMISSION_DENIED: "the certificate is not this switch's: renew it",
+    grpc.StatusCode.PERMISSION_DENIED: (
+        "check --fabric and --switch against the certificate, which names both"
+    ),
     grpc.StatusCode.NOT_FOUND: "check --fabric and --switch, and import the fabric",
     grpc.StatusCode.INVALID_ARGUMENT: "check --fabric, --switch and that releases match",
     grpc.StatusCode.FAILED_PRECONDITION: "put the controller right; the agent will come again",

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
 from prometheus_client import generate_latest
 from structlog.testing import capture_logs
 
@@ -69,8 +71,20 @@ def read(path: Path) -> Any:
     return json.loads(path.read_text())
 
 
+@pytest.fixture
+def strict_umask() -> Iterator[None]:
+    """A umask by which only the owner may read."""
+    before = os.umask(0o077)
+    yield
+    os.umask(before)
+
+
+@pytest.mark.usefixtures("strict_umask")
 async def test_files_follow_the_plan(tmp_path: Path) -> None:
-    """Each job of the host has three files, which change with the plan and go with the job."""
+    """Each job of the host has three files, which change with the plan and go with the job.
+
+    Everybody may read them, whatever the umask.
+    """
     folder = tmp_path / "run" / "ports"
     async with serving(tmp_path / "store") as s:
         await s.put_fabric()
@@ -86,6 +100,7 @@ async def test_files_follow_the_plan(tmp_path: Path) -> None:
             lines = [f"{told[to]} {to} 49152 49153 49154 49155" for to in told]
             assert (folder / "red.ports").read_text().splitlines() == lines
             assert (folder / "red.json").stat().st_mode & 0o777 == 0o644
+            assert {at.stat().st_mode & 0o777 for at in (folder, folder.parent)} == {0o755}
             await commit(s, flows_of({"red": 2}, qps=2))
             await until(lambda: names(folder) == files("red"))
             await until(lambda: read(folder / "red.json")["flows"][0]["ports"] == [49152, 49153])

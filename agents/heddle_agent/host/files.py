@@ -41,7 +41,10 @@ class PortsFolder:
         self._path = path
         self._owner = {"fabric": fabric, "host": host}
         try:
-            path.mkdir(mode=0o755, parents=True, exist_ok=True)
+            for folder in reversed([path, *path.parents]):
+                if not folder.is_dir():
+                    folder.mkdir(exist_ok=True)
+                    folder.chmod(0o755)  # despite the umask, as for files
             probe = path / ".heddle-agent.new"
             probe.touch()
             probe.unlink()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import ipaddress
 import json
 import os
 import socket
@@ -201,6 +202,8 @@ def probe(  # noqa: PLR0917 - click passes options by name
 
     try:
         wanted = _ports(ports)
+        for to in destinations:
+            _check_destination(source, to)
         known = Known(
             seeds_of(_document(linux_seeds)) if linux_seeds else {},
             names_of(_document(fabric)) if fabric else {},
@@ -314,6 +317,16 @@ def _document(path: Path) -> object:
     except (OSError, ValueError, EOFError) as error:
         raise ValueError(f"{path} cannot be read: {error}") from None
     return document
+
+
+def _check_destination(source: str, to: str) -> None:
+    """Raise ValueError unless probes can be sent from one address to the other."""
+    try:
+        alike = ipaddress.ip_address(source).version == ipaddress.ip_address(to).version
+    except ValueError as error:
+        raise ValueError(f"{error}: give addresses of NICs, not names") from None
+    if not alike:
+        raise ValueError(f"{source} and {to} are of two families: give addresses of one")
 
 
 def _ports(told: str) -> list[int]:

@@ -126,11 +126,14 @@ def test_another_hash_is_seen_by_probing_again(lab: Lab) -> None:
 
 
 def test_probing_takes_rights_and_an_address_of_the_host(lab: Lab) -> None:
-    """Another host's address and a reversed port range are refused with one line and status 2."""
+    """Unusable addresses and a reversed port range are refused with one line and status 2."""
     space = lab.spaces[lab.layout.nic_port[SOURCE].namespace]
     known = f"--destination={lab.layout.address(DESTINATION)}"
+    other = "192.0.2.1" if ":" in lab.layout.address(SOURCE) else "2001:db8::1"
     for words, reason in (
-        (["--source=192.0.2.1", known], "192.0.2.1 is no address of this host"),
+        ([f"--source={other}", f"--destination={other}"], f"{other} is no address of this host"),
+        ([f"--source={other}", known], "two families"),
+        ([f"--source={lab.layout.address(SOURCE)}", "--destination=h7"], "not names"),
         ([f"--source={lab.layout.address(SOURCE)}", known, "--ports=9-2"], "the lower one first"),
     ):
         command = ["ip", "netns", "exec", space, AGENT, "probe", *words]

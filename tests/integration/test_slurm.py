@@ -157,10 +157,11 @@ def test_a_shape_may_keep_the_order_of_slurm(world: World) -> None:
 def test_a_job_runs_where_no_controller_answers(world: World) -> None:
     """Without a controller, the file has Slurm's own order, which srun takes, and a note says why.
 
-    Slurm itself keeps the job to one leaf.
+    Slurm itself keeps the job to one leaf. The job asks for no number of tasks: srun starts one on
+    each node, with the file as without it.
     """
     environment = f"HEDDLE_SERVER=127.0.0.1:1,TMPDIR={world.slurm.folder}"
-    job = world.slurm.sbatch(hostfile() + SHOW, "-N3", "-n3", f"--export=ALL,{environment}")
+    job = world.slurm.sbatch(hostfile() + SHOW, "-N3", f"--export=ALL,{environment}")
     output = world.slurm.ended(job)
     assert ranks(output) == ["n0", "n2", "n4"], output
     assert "note: no rank order, Slurm's own is kept: cannot reach the controller" in output

@@ -60,16 +60,22 @@ SLURM = {"SLURM_JOB_ID": "42", "SLURM_JOB_NODELIST": "n[0-2]", "SLURM_CLUSTER_NA
 
 
 def test_an_allocation_is_known_by_its_cluster_its_job_and_its_restarts() -> None:
-    """The attempt has the cluster, the job's id and its restarts. Components have their own ids."""
-    found = allocation({**SLURM, "SLURM_TASKS_PER_NODE": "2(x2),1", "SLURM_RESTART_COUNT": "3"})
+    """The attempt has the cluster, the job's id and its restarts. Components have their own ids.
+
+    A job that asks for no tasks has none, though Slurm then tells the CPUs of its nodes.
+    """
+    cpus = {**SLURM, "SLURM_TASKS_PER_NODE": "2(x2),1"}
+    found = allocation({**cpus, "SLURM_NTASKS": "5", "SLURM_RESTART_COUNT": "3"})
     assert (found.name, found.attempt) == ("alps-42", "alps-42.3")
     assert (found.hosts, found.tasks) == (("n0", "n1", "n2"), (2, 2, 1))
+    assert allocation(cpus).tasks == ()
     parts = {
         f"{name}_HET_GROUP_1": value
         for name, value in {"SLURM_JOB_ID": "43", "SLURM_JOB_NODELIST": "m7"}.items()
     }
     assert allocation({**SLURM, **parts}, 1).attempt == "alps-43.0"
-    assert allocation({**SLURM, "SLURM_TASKS_PER_NODE": "2(x9999999)"}).tasks == ()
+    odd = {"SLURM_NTASKS": "5", "SLURM_TASKS_PER_NODE": "2(x9999999)"}
+    assert allocation({**SLURM, **odd}).tasks == ()
     for lacking in ({}, {"SLURM_JOB_ID": "42"}, {"SLURM_JOB_ID": "x", "SLURM_JOB_NODELIST": "n"}):
         with pytest.raises(Failure, match="no allocation of Slurm"):
             allocation(lacking)

@@ -28,7 +28,7 @@ class Allocation:
     hosts: tuple[str, ...]
     """In Slurm's order."""
     tasks: tuple[int, ...]
-    """Number of tasks of each host; empty if Slurm does not say."""
+    """Number of tasks of each host that the job asks for; empty if it asks for no tasks."""
 
     @property
     def attempt(self) -> str:
@@ -61,13 +61,17 @@ def allocation(environment: Mapping[str, str], component: int | None = None) -> 
         hosts = tuple(expand_list(listed))
     except ValueError as error:
         raise Failure(f"SLURM_JOB_NODELIST{end}: {error}") from None
+    # If a job asks for no tasks, Slurm tells the CPUs of its nodes here, and srun starts one task
+    # on each node.
+    asked = environment.get(f"SLURM_NTASKS{end}")
+    tasks = environment.get(f"SLURM_TASKS_PER_NODE{end}", "") if asked else ""
     count = environment.get("SLURM_JOB_RESTART_COUNT") or environment.get("SLURM_RESTART_COUNT")
     return Allocation(
         number,
         slurm_job_name(environment, number),
         int(count) if count and _NUMBER.fullmatch(count) else 0,
         hosts,
-        _tasks(environment.get(f"SLURM_TASKS_PER_NODE{end}", ""), len(hosts)),
+        _tasks(tasks, len(hosts)),
     )
 
 

@@ -40,7 +40,7 @@ _DIGITS = 6
 @click.option(
     "--tasks-per-node",
     type=POSITIVE,
-    help="Ranks on each host. [default: Slurm's setting]",
+    help="Ranks on each host. [default: the tasks that the job's options ask for, or one]",
 )
 @click.option("--het-group", type=click.IntRange(min=0), help="Component of a heterogeneous job.")
 @click.option(

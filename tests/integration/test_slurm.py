@@ -545,6 +545,9 @@ def test_a_job_on_chosen_nodes_starts_again_on_others(world: World) -> None:
         (("--comment", SHAPE), "give --nodes a number"),
         (("-N2", "--comment", SHAPE, "--hold"), "it starts later"),
         (("-H", "-N2", "--comment", SHAPE), "it starts later"),
+        (("-N2", "--comment", SHAPE, "--depend=singleton"), "it starts later"),
+        (("-N2", "--comment", SHAPE, "--nodel=n[1,3]"), "--nodelist names its nodes"),
+        (("-N2", "--comment", SHAPE, "-sOwn[1,3]"), "--nodelist names its nodes"),
         (("-N2", "--comment", SHAPE, "--mem=1T"), "on the best nodes the job may not run"),
         (("-N2", "--comment", SHAPE, "-p", "all,shared"), "any of several partitions"),
         (("-N2", "--comment", SHAPE, "-M", "other"), "--clusters names another cluster"),
@@ -583,10 +586,11 @@ def test_slurm_chooses_for_what_script_and_variables_ask(
     assert why in told.stderr
 
 
-def test_a_node_that_does_not_respond_is_not_chosen(world: World) -> None:
-    """Slurm calls a node idle that has stopped to respond, but would run no job on it."""
+def test_nodes_on_which_slurm_starts_no_job_are_not_chosen(world: World) -> None:
+    """Slurm calls nodes idle that are drained or do not respond: they are no candidates."""
     world.slurm.stop("n2")  # or it would respond to the next ping
     world.slurm.must("scontrol", "update", "NodeName=n2", "State=NORESP")
+    world.slurm.must("scontrol", "update", "NodeName=n0", "State=DRAIN", "Reason=test")
     try:
         told = world.slurm.type(
             *(str(HEDDLE), "--server", world.address, "slurm", "sbatch"),
@@ -594,10 +598,11 @@ def test_a_node_that_does_not_respond_is_not_chosen(world: World) -> None:
             world.slurm.script("true\n"),
         )
     finally:
+        world.slurm.must("scontrol", "update", "NodeName=n0", "State=RESUME")
         world.slurm.must("scontrol", "update", "NodeName=n2", "State=DOWN", "Reason=test")
         world.slurm.mend("n2")
-    assert "note: 3 of 7 idle nodes: " in told.stderr
-    assert "n[0,4,6]" in told.stderr
+    assert "note: 3 of 6 idle nodes: " in told.stderr
+    assert "n[1,3,5]" in told.stderr
 
 
 def test_nodes_outside_the_fabric_are_left_out(world: World) -> None:

@@ -14,6 +14,7 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Never
 
 import click
 
@@ -53,6 +54,9 @@ VARIABLES = {
     "clusters": ("SBATCH_CLUSTERS", "SLURM_CLUSTERS"),
 }
 """Variables that sbatch reads: they come before the script's options, and after the command's."""
+
+READY = ("idle", "idle~", "idle#")
+"""States of idle nodes in sinfo: running, powered down until a job needs it, and powering up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,14 +194,24 @@ def _wanted(words: Sequence[str]) -> BatchJob:
     return BatchJob(shape, int(found.nodes), partition, exclude)
 
 
+class _Parser(argparse.ArgumentParser):
+    """Reads options as sbatch does: their names may be shortened."""
+
+    def error(self, message: str) -> Never:
+        """Raise Failure: argparse would end the program."""
+        raise Failure(message)
+
+
 def _options(words: Sequence[str]) -> argparse.Namespace:
     """Return the options of the script, of sbatch's variables and of the command line.
 
     The last of these that gives an option takes precedence.
     """
-    if ":" in words:
+    at = _script_at(words)
+    own = words if at is None else words[:at]
+    if ":" in own:
         raise Failure(TOGETHER)
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    parser = _Parser(add_help=False)
     for short, name in (
         ("-N", "nodes"), ("-p", "partition"), ("-x", "exclude"), ("-w", "nodelist"),
         ("-F", "nodefile"), ("-a", "array"), ("-C", "constraint"), ("-d", "dependency"),
@@ -208,8 +222,8 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("-H", "--hold", action="store_true")
     parser.add_argument("--reservation")
     parser.add_argument("--wrap")
-    at = _script_at(words)
-    own = words if at is None else words[:at]
+    # Letters without a value, because others may follow them in one word.
+    parser.add_argument("-O", "-Q", "-s", "-v", "-W", dest="letters", action="store_true")
     asked = [] if at is None else list(_in_script(Path(words[at])))
     given = [
         f"--{name}={os.environ[variable]}"
@@ -217,10 +231,7 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
         for variable in variables
         if os.environ.get(variable)
     ]
-    try:
-        found, _ = parser.parse_known_args([*asked, *given, *own])
-    except argparse.ArgumentError as error:
-        raise Failure(str(error)) from None
+    found, _ = parser.parse_known_args([*asked, *given, *own])
     if at is None and found.wrap is None:
         raise Failure(
             "none of its words is a script that can be read: give a file that begins with '#!'"
@@ -267,16 +278,16 @@ def _in_script(path: Path) -> Iterator[str]:
 
 
 def _idle(partition: str) -> list[str]:
-    """Return the nodes of a partition that are idle now and respond, in Slurm's order.
+    """Return the nodes of a partition on which Slurm may start a job now, in Slurm's order.
 
-    Without a name it is Slurm's default partition, which sinfo marks by a ``*``.
+    Without a name it is Slurm's default partition, which sinfo marks by a ``*``. ``--states=idle``
+    would include drained and reserved nodes, and nodes that Slurm has planned for another job.
     """
-    command = ["sinfo", "--noheader", "--Node", "--format=%N %P"]
-    command += ["--states=idle", "--responding"]
+    command = ["sinfo", "--noheader", "--Node", "--format=%N %P %T"]
     if partition:
         command.append(f"--partition={partition}")
     told = _told(command)
     if told.returncode:
         raise Failure(f"sinfo: {told.stderr.strip()[:200]}")
     rows = [line.split() for line in told.stdout.splitlines()]
-    return [node for node, of in rows if partition or of.endswith("*")]
+    return [node for node, of, state in rows if state in READY and (partition or of.endswith("*"))]

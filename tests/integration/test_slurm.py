@@ -320,7 +320,10 @@ def test_a_job_whose_shape_does_not_fit_its_smaller_size_is_ended(world: World) 
 
 
 def test_a_job_that_ended_without_an_epilog_makes_way(world: World) -> None:
-    """Slurm knows nothing of a job that Heddle has: the next job on its nodes takes its place."""
+    """Slurm knows nothing of a job that Heddle has: the next job on its nodes takes its place.
+
+    Its folder goes too.
+    """
     lost = name(4_000_000)
     (world.spool / lost).mkdir()
     with world.client() as client:
@@ -329,6 +332,7 @@ def test_a_job_that_ended_without_an_epilog_makes_way(world: World) -> None:
     assert seen(world, job)["state"] == "JOB_STATE_PROGRAMMED", world.log()
     gone(world, job)
     assert not world.jobs()
+    assert not (world.spool / lost).exists()
 
 
 def test_a_job_whose_epilog_runs_now_makes_way(world: World) -> None:

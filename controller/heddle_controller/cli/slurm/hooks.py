@@ -308,6 +308,8 @@ def _left(client: Terms, patience: Patience, mine: Allocation, jobs: JobsFolder)
             pass  # its shape does not fit the nodes that are left
         with suppress(NotFound):
             client.api.delete_job(name)
+        if not kept:  # it has ended, and Slurm may run no epilog for it
+            jobs.forget(name)
         note(f"{name} no longer has the nodes of its plan, and is ended")
     return corrected
 

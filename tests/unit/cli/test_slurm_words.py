@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 from google.protobuf.json_format import MessageToDict
 from hypothesis import given, settings
@@ -12,10 +16,12 @@ from hypothesis import strategies as st
 
 from heddle.shape import ShapeError, parse_shape, shape_text
 from heddle.v1 import placement_pb2 as pb
+from heddle_controller.cli.client import Terms
 from heddle_controller.cli.failure import Failure
 from heddle_controller.cli.slurm.allocation import allocation
+from heddle_controller.cli.slurm.hooks import Patience, pay
 from heddle_controller.cli.slurm.shape import read_shape, shape_of, told_gpus, with_gpus
-from heddle_controller.cli.slurm.topology import units_of
+from heddle_controller.cli.slurm.topology import JobsFolder, units_of
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.files.fabric_file import parse_fabric
 from heddle_controller.model.host_lists import expand_list, fold
@@ -81,6 +87,39 @@ def test_an_allocation_is_known_by_its_cluster_its_job_and_its_restarts() -> Non
             allocation(lacking)
     with pytest.raises(Failure, match="no component 2"):
         allocation({**SLURM, **parts}, 2)
+
+
+def test_a_prolog_has_one_time_limit_for_all_of_its_calls(tmp_path: Path) -> None:
+    """A call that comes late has only the rest of the time, so that the job is not kept waiting."""
+    left: list[float] = []
+
+    def delete(_: pb.DeleteJobRequest, context: grpc.ServicerContext) -> pb.DeleteJobResponse:
+        left.append(context.time_remaining() or math.inf)
+        return pb.DeleteJobResponse()
+
+    handler = grpc.unary_unary_rpc_method_handler(
+        delete,
+        request_deserializer=pb.DeleteJobRequest.FromString,
+        response_serializer=pb.DeleteJobResponse.SerializeToString,
+    )
+    server, jobs = grpc.server(ThreadPoolExecutor(1)), JobsFolder(tmp_path)
+    served = grpc.method_handlers_generic_handler(
+        "heddle.v1.PlacementService", {"DeleteJob": handler}
+    )
+    server.add_generic_rpc_handlers((served,))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        client = Terms(f"127.0.0.1:{port}", 1000.0, json=False, named_fabric="f1")
+        with client.api:
+            for spent in (0, 400):
+                jobs.owe("alps-1")
+                pay(client, jobs, Patience(1000.0, 1.0, time.monotonic() - spent))
+    finally:
+        server.stop(None)
+    early, late = left
+    assert early > 600 >= late
+    assert jobs.debts() == []
 
 
 def units(fabric: Fabric, *chosen: str) -> dict[str, list[str]]:

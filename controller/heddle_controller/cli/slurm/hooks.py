@@ -25,6 +25,7 @@ import click
 
 from heddle.client import (
     PROGRAMMED,
+    Client,
     HeddleError,
     InvalidRequest,
     NotFound,
@@ -179,6 +180,12 @@ def answering(client: Terms, patience: Patience) -> Terms:
     raise AssertionError("an empty text has one part")
 
 
+def in_time(client: Terms, patience: Patience) -> Client:
+    """Return the client, whose next call may take the time that is left, and no more."""
+    client.api.operations.calls.timeout = patience.left
+    return client.api
+
+
 def pay(client: Terms, jobs: JobsFolder, patience: Patience) -> None:
     """End jobs at the controller that ended while none answered, in at most half the time."""
     for job in jobs.debts():
@@ -187,7 +194,7 @@ def pay(client: Terms, jobs: JobsFolder, patience: Patience) -> None:
         with jobs.held(job, wait=False) as owed:
             if owed:
                 with suppress(NotFound):
-                    client.api.delete_job(job)
+                    in_time(client, patience).delete_job(job)
 
 
 @click.command("prolog")
@@ -244,7 +251,7 @@ def _waited_for(client: Terms, patience: Patience, folder: Path, job: pb.Job) ->
     """
     if not folder.exists():
         with suppress(NotFound):
-            client.api.delete_job(last_part(job.name))
+            in_time(client, patience).delete_job(last_part(job.name))
         raise Failure("it has ended while its prolog ran")
     write_hosts(folder, job.spec.hosts)
     try:
@@ -275,11 +282,11 @@ def _submitted(client: Terms, patience: Patience, mine: Allocation, shape: Shape
             spec.gpus.extend(found.gpus)
     digest = hashlib.sha256(mine.attempt.encode() + b" " + spec.SerializeToString())
     once = f"slurm-{digest.hexdigest()[:40]}"
-    job = client.api.submit_job(mine.name, spec, replace=True, request_id=once)
+    in_time(client, patience).submit_job(mine.name, spec, replace=True, request_id=once)
     try:
-        return client.api.get_job(mine.name)
+        return in_time(client, patience).get_job(mine.name)
     except NotFound:  # the request id repeated one of an older job, which is gone
-        return client.api.submit_job(job.name.rpartition("/")[2], spec, replace=True)
+        return in_time(client, patience).submit_job(mine.name, spec, replace=True)
 
 
 def _left(client: Terms, patience: Patience, mine: Allocation, jobs: JobsFolder) -> bool:
@@ -291,7 +298,7 @@ def _left(client: Terms, patience: Patience, mine: Allocation, jobs: JobsFolder)
     nodes, corrected = allocated_nodes(patience.left / 4), False
     if nodes is None:
         return False
-    for job in client.api.list_jobs():
+    for job in in_time(client, patience).list_jobs():
         name, hosts = last_part(job.name), job.spec.hosts
         number = name.removeprefix(slurm_job_name(os.environ, ""))
         kept = nodes.get(number, frozenset())
@@ -301,13 +308,13 @@ def _left(client: Terms, patience: Patience, mine: Allocation, jobs: JobsFolder)
         corrected = True
         try:
             if len(gone) < len(hosts):
-                client.api.resize_job(name, remove=gone)
+                in_time(client, patience).resize_job(name, remove=gone)
                 note(f"{name} has given up {fold(gone)}")
                 continue
         except InvalidRequest:
             pass  # its shape does not fit the nodes that are left
         with suppress(NotFound):
-            client.api.delete_job(name)
+            in_time(client, patience).delete_job(name)
         if not kept:  # it has ended, and Slurm may run no epilog for it
             jobs.forget(name)
         note(f"{name} no longer has the nodes of its plan, and is ended")

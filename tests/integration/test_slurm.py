@@ -572,6 +572,7 @@ def test_slurm_chooses_where_heddle_cannot(world: World, words: tuple[str, ...],
     ("lines", "variable", "why"),
     [
         ("#SBATCH hetjob\n#SBATCH -N1\n", "", "components of a heterogeneous job"),
+        ("  # Nodes:\n#SBATCH -w n[1,3]\n", "", "--nodelist names its nodes"),
         ("", "SBATCH_ARRAY_INX=0-3", "tasks of an array start one by one"),
         ("", "SBATCH_CLUSTERS=other", "--clusters names another cluster"),
         ("", "SBATCH_RESERVATION=maint", "Slurm knows which nodes --reservation has"),

@@ -273,7 +273,7 @@ def _in_script(path: Path) -> Iterator[str]:
             if words in (["hetjob"], ["packjob"]):
                 raise Failure(TOGETHER)
             yield from words
-        elif line.strip() and not line.startswith("#"):
+        elif line.strip() and not line.lstrip().startswith("#"):
             return
 
 

@@ -351,6 +351,24 @@ def test_a_job_whose_epilog_runs_now_makes_way(world: World) -> None:
     assert not world.jobs()
 
 
+def test_a_job_that_ends_while_heddle_is_updated_is_ended_later(world: World) -> None:
+    """The epilog finds no program ``heddle``: the next job ends it, on whatever nodes it runs."""
+    number = 4_000_002
+    lost = name(number)
+    (world.spool / lost).mkdir()
+    with world.client() as client:
+        client.submit_job(lost, JobSpec(hosts=["n7"], gpus_per_host=1))
+    of_job = {"SLURM_CLUSTER_NAME": CLUSTER, "SLURM_JOB_ID": str(number)}
+    try:
+        world.set(HEDDLE="/nowhere/heddle")
+        world.slurm.must(world.slurm.folder / "epilog", **of_job)
+    finally:
+        world.set()
+    assert not (world.spool / lost).exists()
+    world.slurm.ended(submitted(world, "true\n", "-N1", "-w", "n0", "--comment", SHAPE))
+    gone(world, number)
+
+
 @contextmanager
 def held_up(world: World, slow: str, **settings: str) -> Iterator[tuple[Path, Path]]:
     """Have prologs wait for a program that they call: ``heddle`` itself, or ``scontrol``.

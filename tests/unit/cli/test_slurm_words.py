@@ -118,7 +118,7 @@ def test_a_prolog_has_one_time_limit_for_all_of_its_calls(tmp_path: Path) -> Non
     finally:
         server.stop(None)
     early, late = left
-    assert early > 600 >= late
+    assert early > 700 > late  # gRPC rounds long times up
     assert jobs.debts() == []
 
 

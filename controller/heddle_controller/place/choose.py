@@ -63,12 +63,12 @@ def choose(ask: PlacementAsk, around: Surroundings, flows_of_job: FlowsOfJob) ->
     fabric, count = around.fabric, len(ask.job.hosts)
     held = ask.on(ask.hosts).held
     nics = nics_of(held, fabric)
-    usable = _whole(ask.hosts, nics, _attached(fabric))
+    attached = usable = _whole(ask.hosts, nics, _attached(fabric))
     where = places({host: held[host] for host in usable}, fabric)
     if ask.hosts_per_leaf:
         usable = _thinned(usable, where, ask.hosts_per_leaf, count)
     if len(usable) < count:
-        return Choices(refused=_too_few(ask, len(usable), fabric))
+        return Choices(refused=_too_few(ask, len(attached), len(usable), fabric))
     groups = [usable]
     if ask.isolated:
         below = [
@@ -354,16 +354,17 @@ def _sorted(hosts: Sequence[str]) -> Hosts:
     return tuple(sorted(hosts))
 
 
-def _too_few(ask: PlacementAsk, usable: int, fabric: Fabric) -> str:
-    count, total = len(ask.job.hosts), len(fabric.structure.nics_of_host)
+def _too_few(ask: PlacementAsk, attached: int, usable: int, fabric: Fabric) -> str:
+    count, total, free = len(ask.job.hosts), len(fabric.structure.nics_of_host), len(ask.hosts)
     if count > total:
         return f"takes {count} hosts; the fabric has {total}"
-    free = len(ask.hosts)
-    if ask.hosts_per_leaf and usable < free:
-        most = f"at most {ask.hosts_per_leaf} below a leaf"
-        return f"takes {count} hosts; of {free} that are free, {usable} can be had with {most}"
-    cut_off = f", {free - usable} of which no link leads to" if usable < free else ""
-    return f"takes {count} hosts; {free} are free{cut_off}: wait, or give more candidates"
+    told, cures = f"takes {count} hosts; {free} are free", ["wait", "give more candidates"]
+    if attached < free:
+        told += f", {free - attached} of which no link leads to"
+    if usable < attached:
+        told += f", and {usable} can be had with at most {ask.hosts_per_leaf} below a leaf"
+        cures.append("allow more below a leaf")
+    return f"{told}: {', '.join(cures[:-1])}, or {cures[-1]}"
 
 
 def _too_narrow(ask: PlacementAsk, most: int) -> str:

@@ -6,7 +6,7 @@ from collections import Counter
 from itertools import combinations
 from random import Random
 
-from heddle_controller.model.fabric import Fabric
+from heddle_controller.model.fabric import Fabric, State
 from heddle_controller.model.files.fabric_file import parse_fabric
 from heddle_controller.model.job import Job, Parallelism
 from heddle_controller.place.ask import PlacementAsk
@@ -62,3 +62,23 @@ def test_as_many_hosts_are_found_as_fit_below_the_leaves() -> None:
             if not found.refused:
                 sets = [found.first_fit, *found.others]
                 assert all(keeps(hosts) and len({*hosts}) == count for hosts in sets), (seed, found)
+
+
+def test_a_refusal_tells_hosts_that_are_cut_off_from_those_that_a_limit_excludes() -> None:
+    """Hosts below a leaf that is down are not counted as too many below a leaf."""
+    fabric = attached({"h0": (0,), "h1": (0,), "h2": (1,), "h3": (2,), "h4": (2,)})
+    fabric = fabric.with_nodes({fabric.structure.index["l2"]: State.DOWN})
+    job = Job("new", ("h0", "h1", "h2"), 1, Parallelism())
+
+    def refused(most: int) -> str:
+        ask = PlacementAsk(job, ("h1", "h2", "h3", "h4"), 5, hosts_per_leaf=most)
+        return choose(ask, Surroundings(fabric, flows_of(fabric)), flows_of_job).refused
+
+    cut_off = "takes 3 hosts; 4 are free, 2 of which no link leads to"
+    assert refused(2) == f"{cut_off}: wait, or give more candidates"
+    ask = PlacementAsk(job, ("h0", "h1", "h2", "h3"), 5, hosts_per_leaf=1)
+    found = choose(ask, Surroundings(fabric, flows_of(fabric)), flows_of_job)
+    assert found.refused == (
+        "takes 3 hosts; 4 are free, 1 of which no link leads to, and 2 can be had with at most 1 "
+        "below a leaf: wait, give more candidates, or allow more below a leaf"
+    )

@@ -71,9 +71,9 @@ def _number_problems(job: Job) -> list[Problem]:
         if (value := getattr(job.parallelism, name)) < 0
     ]
     problems += [
-        Problem(f"collectives[{row}].bytes", f"is {collective.bytes}; give 0 to {MAX_BYTES - 1}")
+        Problem(f"collectives[{row}].bytes", f"is {collective.bytes}; give 1 to {MAX_BYTES - 1}")
         for row, collective in enumerate(job.collectives)
-        if not 0 <= collective.bytes < MAX_BYTES
+        if not 1 <= collective.bytes < MAX_BYTES
     ]
     return problems
 

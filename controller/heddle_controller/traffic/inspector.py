@@ -38,6 +38,8 @@ METRICS = {
     "nccl_p2p_bus_bandwidth_gbs": ("p2p_operation", "rate"),
     "nccl_p2p_exec_time_microseconds": ("p2p_operation", "time"),
 }
+NO_BYTES = "0B"
+"""The label of calls that move nothing, such as sends to an expert that gets no token."""
 _UNITS = {"B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30, "TB": 1 << 40}
 _RANGE = re.compile(r"(\d+)-(\d+)(B|KB|MB|GB|TB)")
 _LARGEST = 1 << 62
@@ -297,6 +299,8 @@ def _add_sample(
         missing = {"version", "comm_name", "n_nodes", "nranks", "message_size", label} - told.keys()
         if missing:
             raise lines.refuse(f"{sample.name} has no label {min(missing)}")
+        if told["message_size"] == NO_BYTES:
+            continue
         if not PROMETHEUS.fullmatch(told["version"]):
             raise lines.refuse(
                 f"the version is {told['version'][:40]!r}; that of the text is not 1"

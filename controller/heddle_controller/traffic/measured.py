@@ -190,6 +190,8 @@ def _fits(shape: tuple[int, frozenset[int]], call: Call) -> bool:
 
 def _unclear(several: Sequence[Collective], calls: CallSums, iterations: int) -> str:
     """Return why calls do not say what one collective moves; empty if they do."""
+    if not any(total.bytes for total in calls.values()):
+        return "its calls moved no bytes; measure iterations in which they do"
     counted = all(total.calls for total in calls.values())
     if not counted:
         if iterations:

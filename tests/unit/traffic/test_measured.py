@@ -89,6 +89,23 @@ def test_text_for_prometheus_tells_sizes_by_bandwidth_and_time(tmp_path: Path) -
     assert found.bus_gbps == pytest.approx(678.263 * 8, rel=1e-3)
 
 
+def test_calls_that_move_nothing_are_no_measurement(tmp_path: Path) -> None:
+    """Text for Prometheus has a line for empty calls, which changes nothing.
+
+    A collective whose calls are all empty is refused, because a job cannot have it.
+    """
+    file, job = tmp_path / "a", Job("j", ("h0", "h1"), 2, Parallelism(dp=4))
+    empty = PROM.replace("4-5GB", "0B").replace("678.263", "0").replace("9498.47", "12")
+    file.write_text(PROM)
+    (found,) = compare_measured(job, load_measured([file]), {})
+    file.write_text(empty + PROM)
+    assert compare_measured(job, load_measured([file]), {}) == (found,)
+    calls = record(header__n_ranks=4, coll_perf__coll_msg_size_bytes=0)
+    file.write_text(lines(calls))
+    with pytest.raises(InputError, match="all_reduce of dp: its calls moved no bytes; measure"):
+        compare_measured(job, load_measured([file]), {})
+
+
 def test_buckets_of_several_sizes_need_the_number_of_iterations(tmp_path: Path) -> None:
     """Two collectives of the same kind share the measured sum by what the job states.
 

@@ -23,6 +23,7 @@ import numpy as np
 from heddle_controller.model.arrays import NONE, Bools, Floats, Ints
 from heddle_controller.model.fabric import NodeKind
 from heddle_controller.model.flows import Flows, TrafficClass
+from heddle_controller.model.plan import Paths
 from heddle_controller.solve.network import Network
 
 MOST_PAIRS = 400
@@ -105,6 +106,22 @@ class Candidates:
         """Return the paths for a traffic class: all for bandwidth, the shortest for latency."""
         latency = traffic_class == TrafficClass.LATENCY
         return (self.shortest if latency else self.between)(source, destination)
+
+    def detours(self, flows: Flows, paths: Paths) -> Ints:
+        """Return the rows of paths of latency flows that are longer than the shortest candidates.
+
+        ``paths`` lead between terminals.
+        """
+        lengths = np.diff(paths.first)
+
+        def longer(row: int) -> bool:
+            shortest = self.shortest(*self.ends_of(flows, int(paths.flow[row])))
+            return bool(
+                (np.count_nonzero(shortest != self.network.pad, axis=1) < lengths[row]).any()
+            )
+
+        latency = np.flatnonzero(flows.traffic_class[paths.flow] == TrafficClass.LATENCY)
+        return np.array([row for row in latency.tolist() if longer(row)], dtype=np.int64)
 
     def add(self, source: int, destination: int, paths: Ints) -> bool:
         """Add paths, as rows of arcs, to the candidates; False if all of them were known."""

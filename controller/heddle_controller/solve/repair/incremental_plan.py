@@ -148,7 +148,10 @@ class IncrementalPlan:
         assignment.touched.clear()
         lost, regained = self._take_links(fabric)
         candidates = Candidates(self.network, options.candidate_limit)
-        homeless = sorted({c for arc in lost.tolist() for c in assignment.members(arc)})
+        without = {c for arc in lost.tolist() for c in assignment.members(arc)}
+        if len(regained):  # shorter paths may have come back for flows that must take them
+            without.update(candidates.detours(self.plan.flows, assignment.chunks()).tolist())
+        homeless = sorted(without)
         gone, came, bare = self._take_flows(flows, candidates, self._flows_of(homeless))
         drained = fabric.effective[lost >> 1] == State.DRAINED
         if not self._routed.any() or (gone and drained.any()):

@@ -224,7 +224,7 @@ class Repairer:
         candidates = Candidates(network, self.options.candidate_limit)
         routed = attached(network, flows)
         every = carried(self.plan, network, flows)
-        kept, homeless = carry_over(every, network, flows)
+        kept, homeless = carry_over(every, candidates, flows)
         stranded = stranded_flows(candidates, flows, np.intersect1d(homeless[0], every.flow))
         staying = keep_stranded(every, network, flows, stranded)
         routed[stranded] = False  # they have no choice of path, so bounds ignore them
@@ -315,16 +315,20 @@ def carried(previous: Plan, network: Network, flows: Flows) -> Paths:
 
 
 def carry_over(
-    every: Paths, network: Network, flows: Flows
+    every: Paths, candidates: Candidates, flows: Flows
 ) -> tuple[Paths, tuple[Ints, Ints, Ints]]:
     """Return the paths that still work, between terminals, and the ranges of QPs without one.
 
-    ``every`` is the result of ``carried``. A path works if every arc of it is usable. The ranges
-    are three columns: flow row, first and last QP.
+    ``every`` is the result of ``carried``. A path works if every arc of it is usable, and if its
+    class allows its length. The ranges are three columns: flow row, first and last QP.
     """
+    network = candidates.network
     unusable = ~np.append(network.usable, False)
-    kept = every.take(np.flatnonzero(~every.crosses(unusable)))
-    return inner_paths(network, kept), _without_path(flows, kept)
+    kept = inner_paths(network, every.take(np.flatnonzero(~every.crosses(unusable))))
+    staying = np.ones(len(kept), dtype=np.bool_)
+    staying[candidates.detours(flows, kept)] = False
+    kept = kept.take(np.flatnonzero(staying))
+    return kept, _without_path(flows, kept)
 
 
 def rows_now(previous: Plan, fabric: Fabric, flows: Flows) -> Ints:

@@ -17,7 +17,7 @@ import numpy as np
 
 from heddle_controller.model.arrays import NONE, Floats, Ints, ranges
 from heddle_controller.model.fabric import Fabric, NodeKind, State
-from heddle_controller.model.flows import Flows
+from heddle_controller.model.flows import Flows, TrafficClass
 from heddle_controller.model.plan import (
     Paths,
     Plan,
@@ -149,7 +149,8 @@ class IncrementalPlan:
         lost, regained = self._take_links(fabric)
         candidates = Candidates(self.network, options.candidate_limit)
         without = {c for arc in lost.tolist() for c in assignment.members(arc)}
-        if len(regained):  # shorter paths may have come back for flows that must take them
+        strict = self.plan.flows.traffic_class == TrafficClass.LATENCY
+        if len(regained) and strict.any():  # shorter paths may have come back for them
             without.update(candidates.detours(self.plan.flows, assignment.chunks()).tolist())
         homeless = sorted(without)
         gone, came, bare = self._take_flows(flows, candidates, self._flows_of(homeless))

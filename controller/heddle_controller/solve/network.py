@@ -120,6 +120,24 @@ class Network:
         rising: Ints = arcs[self.level[self.head[arcs]] > self.level[node]]
         return rising
 
+    def hops_from(self, node: int) -> Ints:
+        """Return the least hops from a node to each node over usable arcs, shape (nodes,).
+
+        A node that cannot be reached has as many hops as there are nodes. Paths pass no NIC.
+        """
+        passable = self.level != NodeKind.NIC
+        passable[node] = True
+        through = self.usable & passable[self.tail]
+        tail, head = self.tail[through], self.head[through]
+        found = np.full(len(self.level), len(self.level), dtype=np.int64)
+        hops, reached = 0, np.array([node], dtype=np.int64)
+        while len(reached):
+            found[reached] = hops
+            hops += 1
+            following = head[found[tail] == hops - 1]
+            reached = following[found[following] > hops]
+        return found
+
     def segments(self, node: int, height: int) -> tuple[Ints, Ints]:
         """Return all ways up from a node by ``height`` tiers, found when they are first needed.
 

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from heddle_controller.model.arrays import NONE, Floats, Ints, ranges
+from heddle_controller.model.arrays import NONE, Floats, Ints, distinct, ranges
 from heddle_controller.model.fabric import Fabric, NodeKind, State
 from heddle_controller.model.flows import Flows, TrafficClass
 from heddle_controller.model.plan import (
@@ -149,9 +149,7 @@ class IncrementalPlan:
         lost, regained = self._take_links(fabric)
         candidates = Candidates(self.network, options.candidate_limit)
         without = {c for arc in lost.tolist() for c in assignment.members(arc)}
-        strict = self.plan.flows.traffic_class == TrafficClass.LATENCY
-        if len(regained) and strict.any():  # shorter paths may have come back for them
-            without.update(candidates.detours(self.plan.flows, assignment.chunks()).tolist())
+        without.update(self._detours(candidates, regained))
         homeless = sorted(without)
         gone, came, bare = self._take_flows(flows, candidates, self._flows_of(homeless))
         drained = fabric.effective[lost >> 1] == State.DRAINED
@@ -386,6 +384,24 @@ class IncrementalPlan:
         for chunk in self._chunks.of(gone):
             assignment.move(chunk, _EMPTY)
         return sorted(gone), came, bare
+
+    def _detours(self, candidates: Candidates, regained: Ints) -> list[int]:
+        """Return the chunks of latency flows for which arcs that came back give a shorter path."""
+        network, flows = self.network, self.plan.flows
+        if not len(regained) or not (flows.traffic_class == TrafficClass.LATENCY).any():
+            return []
+        chunks = self.assignment.chunks()
+        lengths, near = np.diff(chunks.first), np.zeros(len(chunks), dtype=np.bool_)
+        ends = [network.terminal[nics[chunks.flow]] for nics in (flows.source, flows.destination)]
+        # A shorter path crosses a link that came back, so it passes one end of the link.
+        links = distinct(regained >> 1) << 1
+        passed = min((distinct(side[links]) for side in (network.tail, network.head)), key=len)
+        for node in passed.tolist():
+            hops = network.hops_from(node)
+            near |= hops[ends[0]] + hops[ends[1]] < lengths
+        rows = np.flatnonzero(near)
+        found: list[int] = rows[candidates.detours(flows, chunks.take(rows))].tolist()
+        return found
 
     def _attached_now(self, flows: Flows, known: int) -> tuple[list[int], list[int]]:
         """Return the flows with a NIC that is cut off, and the flows that may get a path now.

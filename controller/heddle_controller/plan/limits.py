@@ -117,9 +117,12 @@ def unsplit_flows(plan: Plan) -> Ints:
     bound = {tier.tier: tier.lower_bound for tier in plan.certificate.tiers}
     least = np.array([bound.get(tier, np.inf) for tier in plan.fabric.structure.tiers])
     most = np.maximum(least, IDLE)[plan.fabric.structure.tier_of_arc] * (1 + _ABOVE)
-    flow = distinct(
-        plan.paths.flow[plan.paths.crosses(utilization(plan.fabric, plan.loads) > most)]
-    )
+    return whole_flows(plan, utilization(plan.fabric, plan.loads) > most)
+
+
+def whole_flows(plan: Plan, arcs: Bools) -> Ints:
+    """Return flows with a single QP over any of the marked arcs, shape (arcs,), by row."""
+    flow = distinct(plan.paths.flow[plan.paths.crosses(arcs)])
     whole: Ints = flow[plan.flows.qps[flow] == 1]
     return whole
 

@@ -27,6 +27,7 @@ from heddle_controller.plan.limits import (
     sharers_of,
     shortest_links,
     switches_of,
+    whole_flows,
 )
 from heddle_controller.reconcile.observations import LinkEnds, SeenLinks
 from heddle_controller.serve.agents.link_book import Condition
@@ -293,8 +294,7 @@ def _with_whole_flows(at: _At) -> list[str]:
     plan = at.plan
     marked = np.zeros(2 * plan.fabric.link_count, dtype=np.bool_)
     marked[at.arc] = True
-    flow = distinct(plan.paths.flow[plan.paths.crosses(marked)])
-    jobs = distinct(plan.flows.job[flow[plan.flows.qps[flow] == 1]])
+    jobs = distinct(plan.flows.job[whole_flows(plan, marked)])
     return [_job(plan.flows.job_names[job]) for job in jobs.tolist()]
 
 

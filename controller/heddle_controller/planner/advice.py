@@ -76,7 +76,11 @@ async def order_ranks(
     async def scored(hosts: Hosts) -> Score:
         return (await advisor.try_job(intent, job.on(hosts), standing)).score
 
+    known: dict[Hosts, Score] = {}
+
     async def settled(hosts: Hosts) -> Score:
+        if known[hosts].settled:  # it is from a plan that was made from scratch anyway
+            return known[hosts]
         return (await advisor.try_job(intent, job.on(hosts), standing, settled=True)).score
 
     where = places(job.held, intent.fabric)
@@ -86,9 +90,9 @@ async def order_ranks(
     if not others or alphabetical.slowest_flow >= 1 - EQUAL:
         return kept
     tried = await _all(others, scored)
+    known = dict(zip([first, *others], [alphabetical, *tried], strict=True))
     limit = alphabetical.settled_seconds * (1 - EQUAL)
-    pairs = zip(tried, others, strict=True)
-    liked = [(score, hosts) for score, hosts in pairs if score.settled_seconds < limit]
+    liked = [(score, hosts) for hosts, score in known.items() if score.settled_seconds < limit]
     liked.sort(key=lambda one: (one[0].settled_seconds, one[0].seconds))
     if not liked:
         return kept

@@ -20,8 +20,9 @@ from heddle_controller.cli.client import Terms
 from heddle_controller.cli.failure import Failure
 from heddle_controller.cli.slurm.allocation import allocation
 from heddle_controller.cli.slurm.hooks import Patience, pay
+from heddle_controller.cli.slurm.jobs_folder import JobsFolder
 from heddle_controller.cli.slurm.shape import read_shape, shape_of, told_gpus, with_gpus
-from heddle_controller.cli.slurm.topology import JobsFolder, units_of
+from heddle_controller.cli.slurm.topology import units_of
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.files.fabric_file import parse_fabric
 from heddle_controller.model.host_lists import expand_list, fold

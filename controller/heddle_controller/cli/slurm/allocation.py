@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from heddle_controller.cli.failure import Failure
 from heddle_controller.model.host_lists import MAX_HOSTS, expand_list
 
+NODE_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _COUNT = re.compile(r"([0-9]{1,9})(?:\(x([0-9]{1,9})\))?")
 _NUMBER = re.compile(r"[0-9]{1,10}")
 

@@ -41,19 +41,19 @@ from heddle_controller.cli.failure import Failure
 from heddle_controller.cli.options import last_part, with_server
 from heddle_controller.cli.output import echo
 from heddle_controller.cli.slurm.allocation import (
+    NODE_NAME,
     Allocation,
     allocated_nodes,
     allocation,
     slurm_job_name,
 )
-from heddle_controller.cli.slurm.shape import allocated_gpus, read_shape, with_gpus
-from heddle_controller.cli.slurm.topology import (
-    NODE_NAME,
+from heddle_controller.cli.slurm.jobs_folder import (
     JobsFolder,
     write_hosts,
     write_ports,
     write_said,
 )
+from heddle_controller.cli.slurm.shape import allocated_gpus, read_shape, with_gpus
 from heddle_controller.model.errors import InputError
 from heddle_controller.model.host_lists import fold
 

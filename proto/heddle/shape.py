@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from difflib import get_close_matches
 
 from heddle.gpus import parse_gpus
 from heddle.sizes import size_of
-from heddle.text import integer, number
+from heddle.text import integer, meant, number
 from heddle.v1 import common_pb2
 from heddle.v1 import placement_pb2 as pb
 
@@ -94,8 +93,7 @@ def parse_shape(text: str, *, gpus_told: bool = False) -> Shape:
             spec.collectives.append(_collective(word, key, value))
             continue
         if key not in KEYS:
-            close = get_close_matches(key, (*KEYS, *OPERATIONS), n=1)
-            hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(KEYS)}"
+            hint = meant(key, KEYS, (*KEYS, *OPERATIONS))
             raise ShapeError(f"{word[:80]!r}: unknown key; {hint}")
         if key in seen:
             raise ShapeError(f"{word[:80]!r}: {key} is there twice; keep one of them")

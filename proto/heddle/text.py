@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from errno import EDQUOT, ENOSPC
 from pathlib import Path
@@ -73,6 +73,26 @@ def some_of(names: Sequence[str], most: int = 5, between: str = ", ") -> str:
     """Return the first names and how many there are more, such as ``a, b and 3 more``."""
     more = f" and {len(names) - most:,} more" if len(names) > most else ""
     return f"{between.join(names[:most])}{more}"
+
+
+def similar(word: str, known: Iterable[str], most: int = 1, cutoff: float = 0.6) -> list[str]:
+    """Return the known words that are most like a word, at most ``most``, the nearest first.
+
+    ``cutoff`` is the least likeness, from 0 to 1.
+    """
+    from difflib import get_close_matches  # noqa: PLC0415 - only faults need it
+
+    return get_close_matches(word, list(known), most, cutoff)
+
+
+def meant(word: str, known: Iterable[str], similar_to: Iterable[str] = ()) -> str:
+    """Return a hint for a word that is not known: the one that it resembles, else all.
+
+    ``similar_to`` are the words to compare with, if they are not those to list.
+    """
+    words = list(known)
+    close = similar(word, list(similar_to) or words)
+    return f"did you mean {close[0]}?" if close else f"known are {', '.join(words)}"
 
 
 def clean(text: str) -> str:

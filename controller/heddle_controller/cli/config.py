@@ -12,14 +12,13 @@ Options on the command line take precedence over variables, and variables over t
 from __future__ import annotations
 
 import os
-import tomllib
-from difflib import get_close_matches
 from pathlib import Path
 
 import click
 from click.core import ParameterSource
 
 from heddle.client.calls import split_addresses
+from heddle.text import meant
 from heddle_controller.cli.client import Terms
 from heddle_controller.cli.failure import CommandGroup, Failure
 from heddle_controller.cli.output import echo_json, echo_table, format_options
@@ -55,6 +54,8 @@ def take_config(ctx: click.Context, _: click.Parameter, path: Path | None) -> Pa
     if len(content) > _LARGEST:
         raise Failure(f"{file}: is larger than {_LARGEST >> 20} MiB; is it the right file?")
     ctx.meta[_FILE] = file
+    import tomllib  # noqa: PLC0415 - so that nobody without a file waits for it
+
     try:
         told = tomllib.loads(content.decode())
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -90,9 +91,7 @@ def _checked(ctx: click.Context, file: Path, key: str, value: object) -> object:
 def _check_key(file: Path, key: str, known: list[str]) -> bool:
     if key in known:
         return True
-    close = get_close_matches(key, known, n=1)
-    hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(sorted(known))}"
-    raise Failure(f"{file}: unknown key {key[:80]!r}; {hint}")
+    raise Failure(f"{file}: unknown key {key[:80]!r}; {meant(key, sorted(known))}")
 
 
 def _value(file: Path, key: str, value: object, param: click.Parameter) -> object:

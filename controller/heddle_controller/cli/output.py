@@ -11,8 +11,6 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, Self
 
 import click
-import orjson
-from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 
 from heddle.text import clean, clean_json, clean_lines
@@ -39,6 +37,8 @@ def echo_json(
     value: Message | Sequence[Message | Mapping[str, object]] | Mapping[str, object],
 ) -> None:
     """Print one JSON document on one line, or as YAML if that was asked for."""
+    import orjson  # noqa: PLC0415 - so that commands that print text do not wait for it
+
     echo_raw_json(orjson.dumps(_plain(value)))
 
 
@@ -53,7 +53,8 @@ def echo_raw_json(document: bytes) -> None:
 
 def _yaml(document: str) -> str:
     """Return a JSON document as YAML, with a marker at its start, so that several can follow."""
-    import yaml  # noqa: PLC0415 - so that nobody else waits for it
+    import orjson  # noqa: PLC0415 - so that nobody else waits for it
+    import yaml  # noqa: PLC0415 - as above
 
     told = yaml.safe_dump(orjson.loads(document), sort_keys=False, explicit_start=True, width=100)
     return str(told).rstrip("\n")  # ASCII only, so safe for a terminal
@@ -88,6 +89,8 @@ def document_of(message: Message) -> dict[str, Any]:
 
     Left out are only messages and optional fields that are not set.
     """
+    from google.protobuf.json_format import MessageToDict  # noqa: PLC0415 - as in echo_json
+
     told: dict[str, Any] = MessageToDict(
         message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
     )

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from heddle.text import some_of
+from heddle.text import similar, some_of
 from heddle_controller.model.demand import resolve
 from heddle_controller.model.errors import refuse
 from heddle_controller.model.fabric import Fabric
@@ -42,7 +42,7 @@ from heddle_controller.traffic.jobs_file import load_jobs
 if TYPE_CHECKING:
     from heddle_controller.solve import Options, Repairer
 from collections.abc import Mapping
-from difflib import get_close_matches, unified_diff
+from difflib import unified_diff
 from urllib.parse import quote
 
 from heddle_controller.model.errors import MAX_PROBLEMS, InputError, Problem
@@ -111,7 +111,7 @@ def _fault(fabric: Fabric, text: str) -> str:
 
 
 def _unknown(fabric: Fabric, node: str) -> str:
-    close = get_close_matches(node, fabric.structure.nodes.ids, n=5)
+    close = similar(node, fabric.structure.nodes.ids, 5)
     hint = f"did you mean {some_of(close)}?" if close else "no id is like it"
     return f"{node!r} is not a node of the fabric; {hint}"
 

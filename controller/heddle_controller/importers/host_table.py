@@ -35,10 +35,10 @@ import io
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from math import ceil
 from pathlib import Path
 
+from heddle.text import similar
 from heddle_controller.importers.options import ImportOptions, check_words
 from heddle_controller.model.errors import MAX_PROBLEMS, InputError, Problem, refuse
 from heddle_controller.model.fabric import Fabric
@@ -100,7 +100,7 @@ def _columns(header: list[str], mapping: Mapping[str, str], path: Path) -> dict[
         if theirs is None and not (mapping and ours not in _NEEDED):
             theirs = next((header[lower.index(name)] for name in names if name in lower), None)
         elif theirs is not None and theirs not in header:
-            close = get_close_matches(theirs, header, n=1)
+            close = similar(theirs, header)
             hint = f"did you mean {close[0]}?" if close else f"they are {short(header)}"
             raise refuse(str(path), "line 1", f"no column {theirs!r} for {ours}; {hint}")
         if theirs is not None:

@@ -10,9 +10,9 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any, TypeGuard
 
+from heddle.text import meant
 from heddle_controller.model.errors import InputError, Problem, refuse
 
 NodeRecord = Mapping[str, Any]
@@ -245,6 +245,5 @@ def check_words(mapping: Mapping[str, str], known: Iterable[str], origin: str) -
     words = list(known)
     for word in mapping:
         if word not in words:
-            close = get_close_matches(word, words, n=1)
-            hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(words)}"
-            raise refuse(origin, f"mapping {word}={mapping[word]}", f"unknown {word!r}; {hint}")
+            reason = f"unknown {word!r}; {meant(word, words)}"
+            raise refuse(origin, f"mapping {word}={mapping[word]}", reason)

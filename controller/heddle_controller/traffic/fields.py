@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from difflib import get_close_matches
 from typing import Any, TypeGuard, TypeVar
 
 from heddle.sizes import size_of
+from heddle.text import meant
 from heddle_controller.model.errors import Problem
 from heddle_controller.model.files.records import short
 from heddle_controller.model.files.yaml_text import Record
@@ -35,9 +35,7 @@ class Fields:
         """Note a fault for every key that is not known, with the nearest known one."""
         for key in self.record:
             if key not in known:
-                close = get_close_matches(str(key), known, n=1)
-                hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(known)}"
-                self.fault(f"unknown key {short(key)}; {hint}")
+                self.fault(f"unknown key {short(key)}; {meant(str(key), known)}")
 
     def text(self, name: str, what: str) -> str:
         """Return a string that must be there, "" if it is faulty; ``what`` says what to give."""

@@ -26,11 +26,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from itertools import islice
 
 import numpy as np
 
+from heddle.text import similar
 from heddle_controller.model.arrays import Floats, Ints
 from heddle_controller.model.errors import LEAST, MAX_PROBLEMS, InputError, Problem
 from heddle_controller.model.fabric import Fabric
@@ -134,7 +134,7 @@ def unknown_host(host: str, fabric: Fabric, *, guess: bool = False) -> str:
     known = fabric.structure.nics_of_host
     if host in fabric.structure.host_names:
         return "has no NIC in the fabric; give one to it, or leave the host out"
-    if guess and (close := get_close_matches(host, known, n=3)):
+    if guess and (close := similar(host, known, 3)):
         return f"is not in the fabric; did you mean {' or '.join(map(repr, close))}?"
     first = ", ".join(map(repr, islice(known, 3)))
     return f"is not in the fabric; name one of its {len(known)} hosts, such as {first}"

@@ -32,11 +32,11 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from itertools import chain
 from pathlib import Path
 from typing import TypeVar
 
+from heddle.text import meant
 from heddle_controller.model.files.content import open_content
 from heddle_controller.model.job import Collective, Group, Operation, Parallelism
 from heddle_controller.traffic.groups import NOMINAL_BYTES, OPERATION_OF, group_size
@@ -190,9 +190,7 @@ def _is_setup(cells: list[str], columns: dict[str, int]) -> bool:
 def _known(names: dict[str, _T], name: str, column: str, lines: Lines) -> _T:
     if name in names:
         return names[name]
-    close = get_close_matches(name, names, n=1)
-    hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(names)}"
-    raise lines.refuse(f"unknown {column} {name[:40]!r}; {hint}")
+    raise lines.refuse(f"unknown {column} {name[:40]!r}; {meant(name, names)}")
 
 
 MARK = "model_parallel_NPU_group"

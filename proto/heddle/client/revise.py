@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from difflib import get_close_matches
 
 import grpc
 
 from heddle.client.errors import InvalidRequest, Violation
+from heddle.text import similar
 from heddle.v1 import placement_pb2 as pb
 
 SHOWN = 3
@@ -150,7 +150,7 @@ def _check(spec: pb.JobSpec, gone: Iterable[str], come: Iterable[str]) -> None:
 
 def _hint(host: str, hosts: Sequence[str]) -> str:
     """Say which hosts the job has, those with similar names first."""
-    near = get_close_matches(host, hosts, SHOWN) or hosts[:SHOWN]
+    near = similar(host, hosts, SHOWN) or hosts[:SHOWN]
     more = len(hosts) - len(near)
     return f"which has {', '.join(near)}{f' and {more} more' if more else ''}"
 

@@ -15,7 +15,6 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from statistics import fmean
 from typing import Self
 
 from heddle.client.errors import HeddleError
@@ -88,7 +87,7 @@ class TurnClock:
         self._taken.append(seconds)
         if len(self._taken) < WINDOW:
             return 0.0
-        mean = fmean(self._taken)
+        mean = sum(self._taken) / WINDOW
         self._taken.clear()
         drift = mean - self._usual if self._usual else 0.0
         if self._usual and abs(drift) <= SLACK * self._usual:

@@ -11,13 +11,12 @@ import csv
 import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from itertools import chain, count, islice
 from pathlib import Path
 
 import numpy as np
 
-from heddle.text import number, some_of
+from heddle.text import number, similar, some_of
 from heddle_controller.model.arrays import Bools, Floats, Ints
 from heddle_controller.model.demand import Demands, Transfers
 from heddle_controller.model.errors import CURE, MAX_PROBLEMS, InputError, Problem, refuse, sensible
@@ -161,8 +160,8 @@ def _places(header: list[str], path: Path) -> dict[str, int]:
     known = [name for name in (*REQUIRED, *OPTIONAL) if name in header]
     absent = [name for name in OPTIONAL if name not in header]
     for name in header:
-        if name not in known and (meant := get_close_matches(name, absent, 1, _SPELT_ALIKE)):
-            cure = f"is it {meant[0]!r}? Else give it another name"
+        if name not in known and (close := similar(name, absent, cutoff=_SPELT_ALIKE)):
+            cure = f"is it {close[0]!r}? Else give it another name"
             raise refuse(str(path), "line 1", f"the header has an unknown {short(name)}: {cure}")
     if twice := [name for name in known if header.count(name) > 1]:
         raise refuse(str(path), "line 1", f"the header has {twice[0]!r} twice; keep one")

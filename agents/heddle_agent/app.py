@@ -109,7 +109,7 @@ def _sonic(settings: Settings, links: KernelLinks) -> Fib:
         raise ValueError(_no_client(error)) from error
     found = [port for port in links.ports if port.hop.address]
     try:
-        return sonic.SonicFib(
+        fib = sonic.SonicFib(
             {port.hop.port: sonic.Exit(port.interface, port.hop.address) for port in found},
             sonic.socket_of(settings.sonic_redis),
             ports=[port.interface for port in links.ports],
@@ -117,6 +117,13 @@ def _sonic(settings: Settings, links: KernelLinks) -> Fib:
         )
     except sonic.UnavailableSwitchError as error:
         raise ValueError(f"--fib sonic: {error}") from error
+
+    def moved(port: Port) -> None:
+        if port.hop.address:
+            fib.plug(port.hop.port, sonic.Exit(port.interface, port.hop.address))
+
+    links.on_moved = moved
+    return fib
 
 
 def _cable(port: Port) -> Cable:

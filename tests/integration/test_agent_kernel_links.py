@@ -48,11 +48,17 @@ class Pair:
             *("ip", "link", "add", names[0], "netns", self.near, "type", "veth"),
             *("peer", "name", names[1], "netns", self.far),
         )
-        for space, end, last in ((self.near, names[0], 0), (self.far, names[1], 1)):
-            address = f"{self.address(2 * number + last)}/{127 if self.ipv6 else 31}"
-            run("ip", "-n", space, "address", "add", address, "dev", end)
+        self.addresses("add", number, 2 * number, name)
+        for space, end in ((self.near, names[0]), (self.far, names[1])):
             alias = f"spine{number},0" if space == self.near else f"leaf0,{number}"
             run("ip", "-n", space, "link", "set", end, "alias", alias, "up")
+
+    def addresses(self, what: str, number: int, first: int, name: str = "") -> None:
+        """Add addresses to both ends of a cable, or delete them: ``first`` and the one after."""
+        ends = ((self.near, name or f"up{number}", first), (self.far, f"down{number}", first + 1))
+        for space, end, own in ends:
+            address = f"{self.address(own)}/{127 if self.ipv6 else 31}"
+            run("ip", "-n", space, "address", what, address, "dev", end)
 
     def address(self, number: int) -> str:
         """Return the address of a cable's end: near ends have even numbers, far ends odd ones."""
@@ -154,12 +160,13 @@ class Running:
         """Wait until this event and reason are the last ones of a link."""
         await until(lambda: self.links(number)[-1:] == [(event, reason)], f"{event}: {reason}")
 
-    async def has_said(self, number: int, event: str) -> None:
-        """Wait until an event of a link was logged at any time."""
-        name = f"leaf0,spine{number},0"
+    async def has_said(self, number: int, event: str, *, times: int = 1) -> None:
+        """Wait until an event of a link was logged so often."""
+        wanted = (event, f"leaf0,spine{number},0")
         lines = self.lines
         await until(
-            lambda: any((line["event"], line.get("link")) == (event, name) for line in lines), event
+            lambda: [(line["event"], line.get("link")) for line in lines].count(wanted) >= times,
+            event,
         )
 
     async def is_answered(self, pair: Pair) -> None:
@@ -290,6 +297,33 @@ async def test_an_interface_may_get_another_name(pair: Pair) -> None:
         await one.says(0, "link up", "carrier")
         pair.carrier(0, up=False)
         await one.says(0, "link down", "carrier")
+
+
+async def test_a_link_may_get_other_addresses(pair: Pair) -> None:
+    """A link is probed at the addresses that its interface has now, and is up while they answer.
+
+    So is a link that had no address when the agent started, and one whose addresses change while
+    an old one is still there.
+    """
+    pair.addresses("delete", 1, 2)
+    async with agent(pair, "--interfaces=alias") as one:
+        await one.is_answered(pair)
+        pair.addresses("delete", 0, 0)
+        await one.says(0, "link down", "probe")
+        pair.addresses("add", 0, 4)
+        await one.says(0, "link up", "carrier")
+        pair.addresses("add", 0, 6)
+        pair.addresses("delete", 0, 4)
+        pair.addresses("add", 1, 8)
+        for number, times in ((0, 2), (1, 1)):
+            await one.has_said(number, "neighbour has another address", times=times)
+        pair.lose(0, DROP_ALL)
+        await one.says(0, "link down", "probe")
+        before = answers(pair)
+        await until(lambda: answers(pair) > before + 10, "answers over the other link")
+        pair.heal()
+        pair.lose(1, DROP_ALL)
+        await one.says(1, "link down", "probe")
 
 
 async def test_a_bridge_that_an_interface_leaves_takes_nothing_with_it(pair: Pair) -> None:

@@ -127,6 +127,18 @@ def test_a_link_on_an_interface_made_anew_carries_again(bench: LinuxBench, name:
     assert bench.where(PACKET) == SPINES[0]
 
 
+def test_a_link_with_other_addresses_carries_on(bench: LinuxBench) -> None:
+    """The route over a link leads to the address that its neighbour has now."""
+    bench.fib.apply(Batch({PAIR: Group(SPINES[0])}, addresses=ADDRESSES))
+    assert isinstance(bench.fib, LinuxFib)
+    old, new = (bench.world.address(f"10.1.0.{end}") for end in (1, 9))
+    bench.fib.plug(SPINES[0].port, Cable("up0", new))
+    bench.fib.refresh()
+    show = ("ip", bench.world.family, "route", "show", "table", str(0x48000001))
+    told = bench.world.switch.run(*show)
+    assert (f"via {new} " in told, f"via {old} " in told) == (True, False)
+
+
 def test_a_backup_that_is_dead_farther_away_is_not_fallen_back_to(bench: LinuxBench) -> None:
     """Not even the kernel falls back to a backup with a lost far link: the underlay takes over.
 

@@ -14,7 +14,7 @@ import pytest
 
 from heddle_agent.conformance import ADDRESSES, SPINES, uplink
 from heddle_agent.fib import Avoiding, Batch, Choice, Group, Match, Packet, Reason, Steering
-from heddle_agent.fib.sonic import UnavailableSwitchError, schema
+from heddle_agent.fib.sonic import Exit, UnavailableSwitchError, schema
 from tests.support import fib_linux
 from tests.support.orchagent import EXITS, SonicSwitch
 from tests.support.redis_server import ALWAYS
@@ -166,6 +166,22 @@ def test_what_others_remove_is_put_back(switch: SonicSwitch) -> None:
     config.delete(*before)
     switch.fib.refresh()
     assert {key: config.hgetall(key) for key in rules(switch)} == before
+
+
+def test_rules_follow_the_address_of_a_link(switch: SonicSwitch) -> None:
+    """Rules lead to the new address of a link, also if it had none when the agent started."""
+    group = Group(SPINES[0])
+    assert not switch.fib.apply(sets((0, group), (1, Group(SPINES[1]))))
+    again = switch.open(without=SPINES[0])
+    (held,) = (group for match, group in again.read_back().items() if match == pair(0))
+    again.steer(Steering({held: Choice.PRIMARY}, frozenset()))
+    assert leaves(switch, 1) == SPINES[1]
+    config = switch.connect(schema.CONFIG_DB)
+    for address in ("10.1.0.7", "10.1.0.9"):
+        again.plug(SPINES[0].port, Exit("Ethernet0", address))
+        again.refresh()
+        led = [config.hget(key, schema.REDIRECT) for key in config.keys(f"{schema.RULES}*")]
+        assert sorted(led) == [f"{address}@Ethernet0", "10.1.1.1@Ethernet4"]
 
 
 def test_a_rule_without_an_arp_entry_fails_alone(switch: SonicSwitch) -> None:

@@ -259,11 +259,14 @@ class SonicSwitch:
         self._opened.append(opened)
         return opened
 
-    def open(self, table_size: int = 0, patience: float = PATIENCE) -> SonicFib:
-        """Return the backend of an agent that starts."""
+    def open(
+        self, table_size: int = 0, patience: float = PATIENCE, without: NextHop | None = None
+    ) -> SonicFib:
+        """Return the backend of an agent that starts; one link may have no address."""
+        exits = {port: one for port, one in EXITS.items() if not without or port != without.port}
         ports = [one.interface for one in EXITS.values()]
         kind = OverIpv6 if self._ipv6 else SonicFib
-        return kind(EXITS, self.connect, ports=ports, table_size=table_size, patience=patience)
+        return kind(exits, self.connect, ports=ports, table_size=table_size, patience=patience)
 
     def play(self) -> None:
         """Start a new orchagent, as after a restart of the switch's services."""

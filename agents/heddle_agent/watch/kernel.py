@@ -16,7 +16,8 @@ whether the fabric can spare them.
 
 An interface may vanish and another take its place under its name or alias, for example when a
 driver is reloaded or a port is broken out. This counts as a lost carrier and a new one on the same
-link. ``on_moved`` tells the FIB where the link is now.
+link. An interface may also get other addresses, and with them another address of its neighbour.
+``on_moved`` tells the FIB where the link is now.
 """
 
 from __future__ import annotations
@@ -63,10 +64,9 @@ class KernelLinks:
         ``reports`` gives what the switch's own databases say of interfaces, None if it has none.
         Raises ValueError if probes are wanted and this process may not send them.
         """
-        self.next_hops: Sequence[NextHop] = [port.hop for port in ports]
         self.ports = list(ports)
         self.on_moved: Callable[[Port], None] = _unheard
-        """Is called with each port whose interface has been replaced."""
+        """Is called with each port whose interface or addresses have changed."""
         self._switch = switch
         patience = patience or HoldDown()
         self._lines = [
@@ -87,16 +87,17 @@ class KernelLinks:
         for line in self._lines:
             line.told = line.verdict
             self._board.found(line.link, up=line.carries)
-        self._probed = {
-            row: Target(port.index, port.hop.address)
-            for row, port in enumerate(ports)
-            if port.probe and probe_seconds > 0
-        }
+        self._others = {port.index: [port.hop.address] for port in ports}
         self._interval = probe_seconds
-        self._raw = open_echo_sockets(self._probed.values())
+        self._raw = open_echo_sockets(self._targets().values())
         self._prober: Prober | None = None
         self._carriers: Carriers | None = None
         self._timers: dict[str, asyncio.TimerHandle] = {}
+
+    @property
+    def next_hops(self) -> Sequence[NextHop]:
+        """Every link, with the address of its neighbour as known now."""
+        return [port.hop for port in self.ports]
 
     def current(self) -> Sequence[LinkObservation]:
         """Return the state of all links as believed now."""
@@ -116,9 +117,11 @@ class KernelLinks:
             self._look()  # what changed before the socket was open
             self._ask()
             self._count()
-            if self._raw:
+            if self._interval > 0:
                 raw, self._raw = self._raw, {}
-                self._prober = Prober(self._probed, self._interval, self._judged, raw)
+                self._prober = Prober({}, self._interval, self._judged, raw)
+                for row, target in self._targets().items():
+                    self._aim(row, target)
                 self._prober.start()
             async for step in self._board.changes():
                 yield step
@@ -139,17 +142,20 @@ class KernelLinks:
         if told is None:
             self._look()
             return
-        for interface in told:
+        for interface in told.interfaces:
             self._seen(interface)
+        if told.addresses:
+            self._readdress()
 
     def _look(self) -> None:
-        """Read all interfaces; one that is missing has no carrier."""
+        """Read all interfaces and addresses; an interface that is missing has no carrier."""
         found = rtnetlink.interface_states()
         present = {interface.number for interface in found}
         for index in self._at.keys() - present:
             self._seen(rtnetlink.InterfaceState(index, "", "", carries=False, gone=True))
         for interface in found:
             self._seen(interface)
+        self._readdress()
 
     def _seen(self, interface: rtnetlink.InterfaceState) -> None:
         row = self._at.get(interface.number)
@@ -182,18 +188,57 @@ class KernelLinks:
         line.index, line.interface = interface.number, interface.name
         self._at[interface.number] = row
         port = replace(self.ports[row], index=interface.number, interface=interface.name)
-        self.ports[row] = port
-        if row in self._probed:
-            self._probed[row] = Target(interface.number, port.hop.address)
-            if self._prober is not None:
-                self._prober.aim(row, self._probed[row])
         _log.info(
             "link taken up on a new interface",
             switch=self._switch,
             link=str(line.link),
             interface=interface.name,
         )
+        self._moved(row, port)
+
+    def _readdress(self) -> None:
+        """Take over the addresses of neighbours if interfaces have got others.
+
+        An address that is still possible stays, and so does one whose interface has none now.
+        """
+        before, self._others = self._others, rtnetlink.neighbours()
+        for row, (line, port) in enumerate(zip(self._lines, self.ports, strict=True)):
+            others = self._others.get(line.index, [])
+            if not others or others == before.get(line.index):
+                continue
+            if port.given or port.hop.address in others:
+                self._moved(row, port)
+                continue
+            _log.info(
+                "neighbour has another address",
+                switch=self._switch,
+                link=str(line.link),
+                address=others[0],
+            )
+            self._moved(row, replace(port, hop=port.hop._replace(address=others[0])))
+
+    def _moved(self, row: int, port: Port) -> None:
+        self.ports[row] = port
+        target = self._targets().get(row)
+        if target is not None and self._prober is not None:
+            self._aim(row, target)
         self.on_moved(port)
+
+    def _targets(self) -> dict[int, Target]:
+        """Return what to probe, by row."""
+        return {
+            row: Target(port.index, port.hop.address)
+            for row, port in enumerate(self.ports)
+            if port.probe and port.hop.address and self._interval > 0
+        }
+
+    def _aim(self, row: int, target: Target) -> None:
+        assert self._prober is not None
+        try:
+            self._prober.aim(row, target)
+        except ValueError as error:
+            link = str(self._lines[row].link)
+            _log.warning("link is not probed", switch=self._switch, link=link, why=str(error))
 
     def _carrier(self, row: int, line: MonitoredLink, *, carries: bool) -> None:
         line.carries = carries

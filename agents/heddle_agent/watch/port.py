@@ -14,7 +14,7 @@ class LinkWatch(Protocol):
 
     @property
     def next_hops(self) -> Sequence[NextHop]:
-        """Every link of the switch, as the neighbour behind it; fixed while the agent runs."""
+        """Every link of the switch, as the neighbour behind it. Only addresses may change."""
 
     def current(self) -> Sequence[LinkObservation]:
         """Return the current state of all links."""

@@ -9,8 +9,8 @@ eth1 alias spine0,0,400``), or a file does, if aliases have other uses::
 never slow. ``address`` is the neighbour's address on the link, which is known anyway if the
 interface has a /31, a /30 or a /127. With ``"probe": false`` the link is not probed.
 
-Interfaces may vanish and be created again while the agent runs. An interface with the name or the
-alias of one that vanished takes its place.
+While the agent runs, interfaces may vanish and be created again: one with the name or the alias of
+one that vanished takes its place. They may also get other addresses.
 """
 
 from __future__ import annotations
@@ -49,8 +49,11 @@ class Port:
     carries: bool
     """Whether it had carrier when it was found."""
     probe: bool = True
+    """Whether it is probed if the neighbour's address is known."""
     gbps: float = 0.0
     """The rate that the link should have, in Gbit/s; 0 if unknown."""
+    given: bool = False
+    """Whether a file gives the neighbour's address, whatever addresses the interface has."""
 
 
 def find_ports(where: str, switch: str) -> list[Port]:
@@ -66,7 +69,8 @@ def find_ports(where: str, switch: str) -> list[Port]:
         interface = found.get(name)
         if interface is None:
             raise ValueError(f"--interfaces {where}: this machine has no interface {name}")
-        address = str(fields.get("address", "")) or known.get(interface.number, "")
+        given = str(fields.get("address", ""))
+        address = given or known.get(interface.number, [""])[0]
         hop = NextHop(str(fields["neighbour"]), str(fields.get("key", "0")), address)
         if hop.node == switch:
             raise ValueError(f"--interfaces {where}: {name} leads to {switch} itself")
@@ -75,9 +79,12 @@ def find_ports(where: str, switch: str) -> list[Port]:
                 f"--interfaces {where}: two interfaces lead to {hop.node} key {hop.key}:"
                 " give parallel links keys of their own"
             )
-        probe = bool(fields.get("probe", True)) and bool(address)
+        probe = bool(fields.get("probe", True))
         speed = _speed(where, name, fields.get("gbps", 0.0))
-        ports.append(Port(hop, name, interface.number, interface.carries, probe, speed))
+        found_port = Port(
+            hop, name, interface.number, interface.carries, probe, speed, given=bool(given)
+        )
+        ports.append(found_port)
     if not ports:
         raise ValueError(
             f"--interfaces {where}: no interface is a link of {switch}; mark each, for example"

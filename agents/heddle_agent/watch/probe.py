@@ -131,7 +131,7 @@ class Prober:
         judged: Callable[[], None],
         sockets: Mapping[bool, socket.socket],
     ) -> None:
-        """Take ``targets`` by the caller's numbers, and open ``sockets`` by whether they are IPv6.
+        """Take ``targets`` by the caller's numbers, and their ``sockets`` by whether they are IPv6.
 
         ``interval`` is in seconds. ``judged`` is called after each judgement.
         """
@@ -155,7 +155,15 @@ class Prober:
         self._send()
 
     def aim(self, number: int, target: Target) -> None:
-        """Probe a link at another target from now on."""
+        """Probe a link at this target from now on, even if it was not probed before.
+
+        Raises ValueError if this process may not open the socket for it.
+        """
+        if target.ipv6 not in self._sockets:
+            opened = open_echo_sockets([target])
+            self._loop.add_reader(opened[target.ipv6], self._drain)
+            self._sockets |= opened
+        self.links.setdefault(number, Liveness())
         self._targets[number] = target
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The kernel's interfaces, read over netlink: their present state, and every change."""
+"""The kernel's interfaces, read over netlink: state and addresses now, and every change."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from heddle_agent.netlink import (
 )
 
 _NEW_LINK, _DELETED_LINK, _GET_LINK = 16, 17, 18
-_GET_ADDRESS, _GET_ROUTE, _GET_QUEUE = 22, 26, 38
-_LINK_GROUP = 1
+_NEW_ADDRESS, _DELETED_ADDRESS, _GET_ADDRESS, _GET_ROUTE, _GET_QUEUE = 20, 21, 22, 26, 38
+_GROUPS = 0x1 | 0x10 | 0x100  # of links, of IPv4 addresses, of IPv6 addresses
 _UP, _LOWER_UP = 0x1, 0x10000
 _NAME, _ALIAS, _STATISTICS = 3, 20, 23
 _COUNTS = struct.Struct("=Q16xQQ")  # packets received, bytes sent, packets received in error
@@ -56,8 +56,17 @@ class InterfaceState(NamedTuple):
     gone: bool = False
 
 
+class Announced(NamedTuple):
+    """What the kernel has announced since the last call."""
+
+    interfaces: list[InterfaceState]
+    """Changes of interfaces, in order."""
+    addresses: bool
+    """Whether any interface has got or lost an address."""
+
+
 class LinkSocket:
-    """Reports every change to an interface of this network namespace."""
+    """Reports every change to an interface of this network namespace, and to its addresses."""
 
     def __init__(self) -> None:
         """Open the socket; OSError if there is no netlink."""
@@ -67,25 +76,29 @@ class LinkSocket:
             self._socket.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _BUFFER_BYTES)
         except PermissionError:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)
-        self._socket.bind((0, _LINK_GROUP))
+        self._socket.bind((0, _GROUPS))
 
     def fileno(self) -> int:
         """Return the file descriptor, for event loops."""
         return self._socket.fileno()
 
-    def read(self) -> list[InterfaceState] | None:
-        """Return changes since the last call, in order; None if some were lost."""
+    def read(self) -> Announced | None:
+        """Return changes since the last call; None if some were lost."""
         found: list[InterfaceState] = []
+        addresses = False
         while True:
             try:
                 data = self._socket.recv(_READ)
             except BlockingIOError:
-                return found
+                return Announced(found, addresses)
             except OSError as error:
                 if error.errno == errno.ENOBUFS:
                     return None
                 raise
-            found += (_interface(*message) for message in messages(data) if _tells(*message))
+            for kind, body in messages(data):
+                if _tells(kind, body):
+                    found.append(_interface(kind, body))
+                addresses |= kind in (_NEW_ADDRESS, _DELETED_ADDRESS)
 
     def close(self) -> None:
         """Close the socket."""
@@ -163,18 +176,18 @@ def _leads_on(body: bytes) -> bool:
     return chosen and not flags & (_DEAD | _LINK_DOWN)
 
 
-def neighbours() -> dict[int, str]:
-    """Return the address of the only possible other end, by interface index.
+def neighbours() -> dict[int, list[str]]:
+    """Return the addresses of the other end of each interface, by index, those of IPv4 first.
 
-    Interfaces with more than one possible other end are missing. IPv4 is preferred over IPv6.
+    Only networks with room for one other end count. An interface without any is missing.
     """
-    found: dict[int, str] = {}
+    found: dict[int, list[str]] = {}
     for family in _FAMILIES:
         for body in _dump(_GET_ADDRESS, _ADDRESS_HEAD.pack(family, 0, 0, 0, 0)):
             if _ADDRESS_HEAD.unpack_from(body)[0] == family:
                 other = _only_other(body)
                 if other is not None:
-                    found.setdefault(_ADDRESS_HEAD.unpack_from(body)[4], str(other))
+                    found.setdefault(_ADDRESS_HEAD.unpack_from(body)[4], []).append(str(other))
     return found
 
 

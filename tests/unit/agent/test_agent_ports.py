@@ -44,18 +44,18 @@ def test_the_kernel_counts_what_comes_in() -> None:
 
 
 def test_a_file_names_interfaces(tmp_path: Path) -> None:
-    """A link has a neighbour, a key and an address. Without an address it is not probed."""
+    """A link has a neighbour, a key and an address; the address may be unknown."""
     file = tmp_path / "links.json"
     file.write_text('{"lo": {"neighbour": "spine0", "key": "1", "address": "10.0.0.1"}}')
     (port,) = find_ports(str(file), "leaf0")
-    assert (port.hop, port.interface, port.probe) == (
+    assert (port.hop, port.interface, port.given) == (
         NextHop("spine0", "1", "10.0.0.1"),
         "lo",
         True,
     )
     file.write_text('{"lo": {"neighbour": "spine0"}}')
     (port,) = find_ports(str(file), "leaf0")
-    assert (port.hop, port.probe) == (NextHop("spine0"), False)
+    assert (port.hop, port.given) == (NextHop("spine0"), False)
 
 
 def test_a_file_may_say_how_fast_a_link_should_be(tmp_path: Path) -> None:

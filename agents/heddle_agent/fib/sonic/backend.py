@@ -294,6 +294,15 @@ class SonicFib:
             rules += [(name, group) for name, group in self._fresh.values() if _uses(group, hops)]
             self._repair(rules)
 
+    def plug(self, port: tuple[str, str], way_out: Exit) -> None:
+        """Let rules leave by this port and address over a link, from the next ``refresh`` on.
+
+        This may be called while another thread is in another method.
+        """
+        if self._exits.get(port) != way_out:
+            self._exits = {**self._exits, port: way_out}
+            self._owed = True
+
     def _rules(self, groups: Iterable[Group]) -> list[tuple[str, Group]]:
         return [(self._names[match], group) for group in groups for match in self._of_group[group]]
 
@@ -344,18 +353,19 @@ class SonicFib:
 
     def refresh(self) -> None:
         """Write again what others have removed, and what could not be written before."""
+        owed, self._owed = self._owed, False
         try:
             self._bind()
             self._read_room()
             present = self._present()
             lost = {m: name for m, name in self._names.items() if name not in present}
             self._write(lost, self._entries)
-            if self._owed:
+            if owed:
                 kept = [match for match in self._entries if match not in lost]
                 self._act([(self._names[match], self._entries[match]) for match in kept])
                 self._remove(present - set(self._names.values()))
-            self._owed = False
         except RedisError as error:
+            self._owed |= owed
             _log.debug("rules not refreshed: Redis is away", why=str(error))
 
     def counters(self) -> Mapping[Match, Count]:

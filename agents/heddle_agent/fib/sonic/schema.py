@@ -106,6 +106,10 @@ def address_fault(match: Match, addresses: Mapping[str, str]) -> str:
 def action_fields(
     group: Group, choice: Choice, exits: Mapping[tuple[str, str], Exit]
 ) -> dict[str, str]:
-    """Return the field that says what a rule does; a rule must not have both at once."""
+    """Return the field that says what a rule does; a rule must not have both at once.
+
+    A rule that an earlier agent wrote may have a next hop without an exit: its packets go on.
+    """
     hop = {Choice.PRIMARY: group.primary, Choice.BACKUP: group.backup}.get(choice)
-    return {ACTION: "FORWARD"} if hop is None else {REDIRECT: exits[hop.port].redirect}
+    way_out = exits.get(hop.port) if hop is not None else None
+    return {ACTION: "FORWARD"} if way_out is None else {REDIRECT: way_out.redirect}

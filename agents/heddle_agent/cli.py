@@ -396,6 +396,16 @@ def clean() -> None:
         f"removed {removed.entries} entries, {removed.rules} rules, {removed.routes} routes,"
         f" and the setting of {removed.interfaces} interfaces"
     )
+    if removed.unclear:
+        names = ", ".join(removed.unclear)
+        click.echo(  # noqa: TID251 - on the next line
+            text.clean(
+                "heddle-agent: somebody has removed the agent's notes:"
+                f" ignore_routes_with_linkdown stays on at {names}. If nobody else has set it: sysctl -w"
+                f" net.ipv4.conf.{removed.unclear[0]}.ignore_routes_with_linkdown=0"
+            ),
+            err=True,
+        )
 
 
 def main() -> None:

@@ -80,9 +80,20 @@ def test_cleaning_leaves_a_box_as_it_was(bench: LinuxBench) -> None:
     program(bench, {pair(0, port): Group(SPINES[port]) for port in range(1, 4)})
     assert all_of_it(bench.world) != before
     removed = clean_kernel(bench.world.switch.netlink)
-    assert (removed.entries, removed.rules, removed.routes, removed.interfaces) == (7, 10, 4, 1)
+    assert removed == (7, 10, 4, 1, ())
     assert all_of_it(bench.world) == before
-    assert clean_kernel(bench.world.switch.netlink) == (0, 0, 0, 0)
+    assert clean_kernel(bench.world.switch.netlink) == (0, 0, 0, 0, ())
+
+
+def test_cleaning_names_the_settings_of_which_no_note_is_left(bench: LinuxBench) -> None:
+    """Without notes a setting may be an administrator's: it stays, and its interfaces are named."""
+    program(bench, {pair(n): Group(SPINES[n]) for n in range(2)})
+    bench.world.switch.run("sysctl", "-qw", "net.ipv4.conf.up1.ignore_routes_with_linkdown=0")
+    bench.fib.close()
+    bench.world.switch.run("nft", "delete table inet heddle")
+    removed = clean_kernel(bench.world.switch.netlink)
+    assert (removed.routes, removed.interfaces, removed.unclear) == (2, 0, ("up0",))
+    assert clean_kernel(bench.world.switch.netlink) == (0, 0, 0, 0, ())
 
 
 def test_foreign_rules_go_on_working(bench: LinuxBench) -> None:

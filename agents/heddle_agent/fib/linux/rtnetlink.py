@@ -162,14 +162,17 @@ def _route(place: Place, flags: int) -> bytes:
     return head + native(_TABLE, marks.TABLES + place.slot) + native(_PRIORITY, marks.METRIC)
 
 
-def our_routes(kernel: Netlink) -> Iterator[Place]:
-    """Yield the slots and families whose tables hold a route of ours."""
+def our_routes(kernel: Netlink) -> dict[Place, int]:
+    """Return the slots and families whose tables hold a route of ours, each with its interface."""
+    routes = {}
     for family in Family:
         head = _ROUTE.pack(family, 0, 0, 0, 0, marks.PROTOCOL, 0, 0, 0)
         for body in kernel.objects(GET_ROUTE, head):
-            slot = _told(attributes(body[_ROUTE.size :]), _TABLE) - marks.TABLES
+            found = attributes(body[_ROUTE.size :])
+            slot = _told(found, _TABLE) - marks.TABLES
             if _ROUTE.unpack_from(body)[5] == marks.PROTOCOL and slot in marks.SLOTS:
-                yield Place(slot, family)
+                routes[Place(slot, family)] = _told(found, _OIF)
+    return routes
 
 
 def slot_rules(place: Place) -> list[Rule]:

@@ -398,14 +398,12 @@ def clean() -> None:
     )
     if removed.unclear:
         names = ", ".join(removed.unclear)
-        click.echo(  # noqa: TID251 - on the next line
-            text.clean(
-                "heddle-agent: somebody has removed the agent's notes:"
-                f" ignore_routes_with_linkdown stays on at {names}. If nobody else has set it: sysctl -w"
-                f" net.ipv4.conf.{removed.unclear[0]}.ignore_routes_with_linkdown=0"
-            ),
-            err=True,
+        setting = f"net.ipv4.conf.{removed.unclear[0]}.ignore_routes_with_linkdown"
+        note = (
+            "somebody has removed the agent's notes, so ignore_routes_with_linkdown stays on at"
+            f" {names}. If nobody else has set it: sysctl -w {setting}=0"
         )
+        click.echo(text.clean(f"heddle-agent: {note}"), err=True)  # noqa: TID251
 
 
 def main() -> None:

@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import socket
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -748,12 +749,17 @@ def test_what_cannot_be_planned_changes_nothing(
             client.delete_job("taken")
 
 
+def system_log(place: Path) -> Path:
+    """Write a ``logger`` that writes to a file, and return it: there may be no system log here."""
+    told = place / "told"
+    (place / "logger").write_text(f'#!/bin/sh\necho "$@" >>{told}\n')
+    (place / "logger").chmod(0o755)
+    return told
+
+
 @pytest.mark.parametrize("broken", ["folder", "log"])
 def test_the_system_log_tells_that_the_folder_cannot_be_written(world: World, broken: str) -> None:
-    """Heddle's own log is in the folder, so the administrator finds the reason in the system log.
-
-    The test's ``logger`` writes to a file, because there may be no system log here.
-    """
+    """Heddle's own log is in the folder, so the reason is in the system log."""
     place = world.slurm.folder / f"broken-{broken}"
     place.mkdir()
     spool = place / "spool"
@@ -761,9 +767,7 @@ def test_the_system_log_tells_that_the_folder_cannot_be_written(world: World, br
         spool.touch()
     else:
         (spool / "log").mkdir(parents=True)
-    told = place / "told"
-    (place / "logger").write_text(f'#!/bin/sh\necho "$@" >>{told}\n')
-    (place / "logger").chmod(0o755)
+    told = system_log(place)
     try:
         world.set(HEDDLE_SLURM_DIRECTORY=str(spool), PATH=f"{place}:{os.environ['PATH']}")
         world.slurm.must(world.slurm.folder / "prolog", **PROLOG)
@@ -773,3 +777,29 @@ def test_the_system_log_tells_that_the_folder_cannot_be_written(world: World, br
     assert text.startswith("-t heddle job 900 is not planned: "), text
     assert str(spool) in text
     assert not world.jobs()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("HEDDLE='", "Unterminated quoted string|unexpected EOF"),
+        ("HEDDLE_SERVER=10.0.0.1:7400 10.0.0.2:7400", "10.0.0.2:7400: .*not found"),
+    ],
+)
+def test_the_system_log_tells_what_is_wrong_in_the_settings(
+    tmp_path: Path, text: str, said: str
+) -> None:
+    """Every program succeeds all the same, and names the file and the error once."""
+    told = system_log(tmp_path)
+    (tmp_path / "heddle.env").write_text(f"HEDDLE_SLURM_DIRECTORY={tmp_path}\n{text}\n")
+    for name in ("prolog", "epilog", "task-prolog"):
+        program = tmp_path / name
+        whole = (PAGE.parent / name).read_text()
+        program.write_text(whole.replace("\nPATH=", f"\nPATH={tmp_path}:"))
+        program.chmod(0o755)
+        path = f"{tmp_path}:{os.environ['PATH']}"
+        done = subprocess.run([program], env={"PATH": path, **PROLOG}, check=False)
+        (line,) = told.read_text().splitlines()
+        told.unlink()
+        assert (done.returncode, line.startswith("-t heddle ")) == (0, True)
+        assert re.search(f"{tmp_path}/heddle.env: .*({said})", line), line

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -243,3 +245,41 @@ def test_a_cluster_without_kueue_and_volcano_has_labels(
     finally:
         world.on_api(lambda api: api.kinds.update(kinds))
     wait_until(lambda: world.of("topologies"), "what is installed later to be written")
+
+
+def test_a_server_that_has_too_much_to_do_is_left_alone(world: World) -> None:
+    """After 429 no call follows before the time that the server names, and no node is tried next.
+
+    Once it takes calls again, all nodes get their labels.
+    """
+    allowed, refused = world.api.allowed, list[float]()
+
+    def busy(verb: str, group: str, resource: str, name: str) -> bool:
+        if verb == "patch":
+            refused.append(time.monotonic())
+            raise Refused(429, "too many requests")
+        return allowed(verb, group, resource, name)
+
+    world.on_api(lambda api: setattr(api, "allowed", busy))
+    world.on_api(lambda api: setattr(api, "retry_after", "2"))
+    try:
+        join(world, *NODES)
+        world.start(admission=False)
+        wait_until(lambda: len(refused) > 1, "a second attempt")
+        assert refused[1] - refused[0] >= 2
+    finally:
+        world.on_api(lambda api: setattr(api, "allowed", allowed))
+    wait_until(lambda: all(labels(world).values()), "the labels of all nodes")
+
+
+def test_watches_that_end_at_once_are_begun_once_a_second(world: World) -> None:
+    """A server that ends each watch at once is not asked as often as it answers."""
+    world.on_api(lambda api: setattr(api, "hasty", True))
+    begun = time.monotonic()
+    before = Counter(world.api.used)
+    world.start(admission=False)
+    wait_until(lambda: (world.api.used - before)["watch", "", "nodes"] > 2, "some watches")
+    assert (world.api.used - before)["watch", "", "nodes"] <= time.monotonic() - begun + 1
+    world.on_api(lambda api: setattr(api, "hasty", False))
+    join(world, "n0")
+    wait_until(lambda: labels(world) == {"n0": ("l0", "f1")}, "the labels")

@@ -87,6 +87,10 @@ class KubeApi:
         self.failing: list[tuple[str, str, int]] = []
         """Verb, plural and code of requests that fail once each; 0: answered with garbage."""
         self.away = False
+        self.hasty = False
+        """Whether every watch ends at once, without an event."""
+        self.retry_after = ""
+        """Header of refusals: after how many seconds to try again."""
         self._events: list[tuple[int, str, str, Json]] = []
         self._watchers: set[_Watcher] = set()
         self.url = ""
@@ -131,7 +135,8 @@ class KubeApi:
                 self.remove(plural, namespace, name)
         self.writes.clear()
         self.failing.clear()
-        self.away = False
+        self.away = self.hasty = False
+        self.retry_after = ""
 
     def of(self, plural: str) -> dict[str, Json]:
         """Return the objects of a kind by name, with the namespace if there is one."""
@@ -169,7 +174,8 @@ class KubeApi:
         except Refused as refused:
             if refused.code == 502:
                 return Response(b"bad gateway", 502)
-            return JSONResponse(status_of(refused.code, str(refused)), refused.code)
+            headers = {"retry-after": self.retry_after} if self.retry_after else None
+            return JSONResponse(status_of(refused.code, str(refused)), refused.code, headers)
 
     async def _answer(self, request: Request) -> Response:
         kind, namespace, name, part = self._parsed(request.url.path)
@@ -260,7 +266,7 @@ class KubeApi:
         watcher = _Watcher()
         self._watchers.add(watcher)
         try:
-            while not watcher.cut:
+            while not (watcher.cut or self.hasty):
                 if since < self.floor:
                     gone = status_of(410, f"too old resource version: {since} ({self.floor})")
                     yield json.dumps({"type": "ERROR", "object": gone}).encode() + b"\n"

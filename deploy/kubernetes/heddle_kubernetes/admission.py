@@ -34,6 +34,7 @@ from heddle_kubernetes.cluster import (
     FORBIDDEN,
     MISSING,
     PAUSE,
+    Attempts,
     Cluster,
     ClusterError,
     Mirror,
@@ -289,6 +290,7 @@ class Admission:
 
     async def _answer(self, wanted: Decision, found: Object, message: str) -> None:
         """Make the pending checks of a workload Ready."""
+        attempts = Attempts()
         while True:
             checks = [
                 {
@@ -309,8 +311,7 @@ class Admission:
                 if error.code == MISSING:
                     return
                 if error.code != CONFLICT:
-                    _log.warning("%s: %s; it is tried again", wanted.key, error)
-                    await asyncio.sleep(1)
+                    await attempts.failed(error, f"{wanted.key}: ")
             else:
                 return
             fresh = await self._fresh(wanted.key)
@@ -321,14 +322,14 @@ class Admission:
     async def _fresh(self, key: str) -> Object | None:
         """Return the current state of a workload at the API server; None if it does not exist."""
         namespace, _, name = key.partition("/")
+        attempts = Attempts()
         while True:
             try:
                 return await self._cluster.get(WORKLOAD, name, namespace)
             except ClusterError as error:
                 if error.code == MISSING:
                     return None
-                _log.warning("%s; it is tried again", error)
-            await asyncio.sleep(1)
+                await attempts.failed(error)
 
     async def _owner_shape(self, wanted: Decision, found: Object) -> str | None:
         """Return the shape in the annotation of a workload's owner; None if there is none.
@@ -434,6 +435,7 @@ class Admission:
 
     async def _activate(self, key: str) -> None:
         """Mark a check as active, because Kueue stops the queues of a check that is not."""
+        attempts = Attempts()
         while (found := self.checks.objects.get(key)) is not None:
             known = condition(found, "Active")
             generation = part(found, "metadata", "generation") or 0
@@ -455,7 +457,8 @@ class Admission:
                 await self._cluster.patch(ADMISSION_CHECK.Status, found, change)
             except ClusterError as error:
                 if error.code != CONFLICT:
-                    _log.warning("%s; it is tried again", error)
-                await asyncio.sleep(1)  # the watch brings the current object
+                    await attempts.failed(error)
+                else:
+                    await asyncio.sleep(PAUSE)  # the watch brings the current object
             else:
                 return

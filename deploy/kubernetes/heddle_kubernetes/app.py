@@ -15,7 +15,7 @@ from lightkube.core.exceptions import ConfigError
 
 from heddle.client import AsyncClient, Credentials
 from heddle_kubernetes.admission import Admission, Limits
-from heddle_kubernetes.cluster import Cluster, ClusterError
+from heddle_kubernetes.cluster import Attempts, Cluster, ClusterError, pace_watches
 from heddle_kubernetes.decision import Names
 from heddle_kubernetes.health import Health
 from heddle_kubernetes.objects import NAMESPACE, OURS, text
@@ -94,23 +94,22 @@ def _client(config: KubeConfig | None) -> ClusterClient:
     """Return a client of the cluster. Raises ``ConfigError`` if it cannot be configured."""
     limit = httpx2.Timeout(CALL_SECONDS)
     try:
-        return ClusterClient(config=config, timeout=limit, field_manager=OURS)
+        client = ClusterClient(config=config, timeout=limit, field_manager=OURS)
     except ConfigError:
         raise
     except Exception as error:  # lightkube does not check what it reads
         file = os.environ.get("KUBECONFIG", "~/.kube/config")
         reason = f"{type(error).__name__}: {' '.join(f'{error}'.split())}"
         raise ConfigError(f"{file} is no configuration of a cluster ({reason})") from error
+    pace_watches(client)
+    return client
 
 
 async def _identity(cluster: Cluster) -> str:
     """Return an id that no other cluster has and that never changes."""
-    told = ""
+    attempts = Attempts()
     while True:
         try:
             return text(await cluster.get(NAMESPACE, FIRST_NAMESPACE), "metadata", "uid")
         except ClusterError as error:
-            if str(error) != told:
-                _log.warning("%s; it is tried again and again", error)
-            told = str(error)
-        await asyncio.sleep(1)
+            await attempts.failed(error)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import aclosing, contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Any, cast
 
 import httpx2
@@ -27,7 +27,13 @@ WATCH_SECONDS = 60
 """How long the server keeps a watch open."""
 GRACE = 30.0
 """Seconds by which a watch may end late; after that the connection counts as lost."""
+WATCH_PACE = 1.0
+"""Least seconds between the beginnings of two watches of a kind. A server, or a proxy before it,
+may end each watch at once."""
 CONFLICT, MISSING, FORBIDDEN, GONE = 409, 404, 403, 410
+NOBODY, TOO_MANY = 0, 429
+OVERLOADED = frozenset({NOBODY, TOO_MANY, 502, 503, 504})
+"""Codes of failures that the next call would meet too."""
 
 _log = logging.getLogger(__name__)
 
@@ -41,6 +47,21 @@ class ClusterError(Exception):
         """HTTP status; 0 if nobody answered."""
 
 
+class Attempts:
+    """Pauses between attempts at something that fails: each is twice as long, up to a limit."""
+
+    def __init__(self) -> None:
+        self._pause, self._told = PAUSE, ""
+
+    async def failed(self, error: ClusterError, what: str = "") -> None:
+        """Pause, and log the error first, unless it was the last one too or is only ``GONE``."""
+        if str(error) != self._told and error.code != GONE:
+            _log.warning("%s%s; it is tried again and again", what, error)
+        self._told = str(error)
+        pause, self._pause = self._pause, min(2 * self._pause, LONGEST_PAUSE)
+        await asyncio.sleep(pause)
+
+
 def _error(error: httpx2.HTTPError, what: str) -> ClusterError:
     if isinstance(error, ApiError):
         code = error.status.code or 0
@@ -52,16 +73,45 @@ def _error(error: httpx2.HTTPError, what: str) -> ClusterError:
     return ClusterError(clean(f"{what}: the API server is not reached ({why})")[:500])
 
 
-@contextmanager
-def _telling(what: str) -> Iterator[None]:
-    """Raise ``ClusterError`` for all that goes wrong with a call; ``what`` describes the call."""
+def _asked(error: httpx2.HTTPError) -> float:
+    """Return for how many seconds the server asks to be left alone, at most ``LONGEST_PAUSE``."""
+    response = getattr(error, "response", None)
+    told = "" if response is None else str(response.headers.get("retry-after", ""))
+    return min(float(told), LONGEST_PAUSE) if told.isdecimal() else 0.0
+
+
+@asynccontextmanager
+async def _telling(what: str) -> AsyncIterator[None]:
+    """Raise ``ClusterError`` for all that goes wrong with a call; ``what`` describes the call.
+
+    If the server says after which time to try again, the call fails after that time.
+    """
     try:
         yield
     except httpx2.HTTPError as error:
+        await asyncio.sleep(_asked(error))
         raise _error(error, what) from None
     except (msgspec.MsgspecError, KeyError, ValueError) as error:
         message = f"{what}: the API server's answer is none ({type(error).__name__}: {error})"
         raise ClusterError(clean(message)[:500]) from None
+
+
+def pace_watches(client: AsyncClient) -> None:
+    """Let watches of a kind begin no more often than ``WATCH_PACE`` says.
+
+    lightkube begins a watch again by itself, and at once, when the server has ended it.
+    """
+    watched: dict[str, float] = {}  # by path, when the last watch began
+
+    async def paced(request: httpx2.Request) -> None:
+        if "watch" not in request.url.params:
+            return
+        now, path = asyncio.get_running_loop().time(), request.url.path
+        watched[path] = max(now, watched.get(path, -math.inf) + WATCH_PACE)
+        await asyncio.sleep(watched[path] - now)
+
+    inner: Any = client
+    inner._client._client.event_hooks = {"request": [paced]}  # noqa: SLF001 - it has no option
 
 
 class Cluster:
@@ -72,12 +122,12 @@ class Cluster:
 
     async def get(self, kind: Kind, name: str, namespace: str | None = None) -> Object:
         """Return one object in its current state at the API server."""
-        with _telling(f"read {kind.__name__} {name}"):
+        async with _telling(f"read {kind.__name__} {name}"):
             return dict(await self._client.get(kind, name, **_of(namespace)))
 
     async def list(self, kind: Kind) -> tuple[list[Object], str]:
         """Return all objects of a kind in their current state, and the version of that state."""
-        with _telling(f"list {kind.__name__} of {_version(kind)}"):
+        async with _telling(f"list {kind.__name__} of {_version(kind)}"):
             found = self._client.list(kind, chunk_size=500, **_of(_all(kind)))
             return [dict(one) async for one in found], found.resourceVersion
 
@@ -87,12 +137,14 @@ class Cluster:
             kind, resource_version=version, server_timeout=WATCH_SECONDS, **_of(_all(kind))
         )
         stream = cast("Any", events)
-        with _telling(f"watch {kind.__name__}"), suppress(StopAsyncIteration, TimeoutError):
-            async with aclosing(stream):
+        with suppress(TimeoutError):
+            async with _telling(f"watch {kind.__name__}"), aclosing(stream):
                 while True:
                     async with asyncio.timeout(WATCH_SECONDS + GRACE):
-                        what, found = await anext(stream)
-                    yield what, dict(found)
+                        event = await anext(stream, None)
+                    if event is None:
+                        return
+                    yield event[0], dict(event[1])
 
     async def patch(self, kind: Kind, found: Object, change: Mapping[str, Any]) -> Object:
         """Change an object, unless it has changed since it was read; return the changed object."""
@@ -100,7 +152,7 @@ class Cluster:
         version = text(found, "metadata", "resourceVersion")
         metadata = {**change.get("metadata", {}), "resourceVersion": version}
         namespace = text(found, "metadata", "namespace") or None
-        with _telling(f"patch {kind.__name__} {key_of(found)}"):
+        async with _telling(f"patch {kind.__name__} {key_of(found)}"):
             changed = await self._client.patch(
                 kind,
                 name,
@@ -112,12 +164,12 @@ class Cluster:
 
     async def create(self, kind: Kind, wanted: Object) -> None:
         """Create an object."""
-        with _telling(f"create {kind.__name__} {key_of(wanted)}"):
+        async with _telling(f"create {kind.__name__} {key_of(wanted)}"):
             await self._client.create(kind.from_dict(wanted))
 
     async def delete(self, kind: Kind, name: str) -> None:
         """Delete an object that has no namespace."""
-        with _telling(f"delete {kind.__name__} {name}"):
+        async with _telling(f"delete {kind.__name__} {name}"):
             await self._client.delete(kind, name)
 
 
@@ -169,7 +221,7 @@ class Mirror:
 
     async def run(self) -> None:
         """Keep the mirror up to date until cancelled."""
-        pause, told = PAUSE, ""
+        attempts = Attempts()
         clock = asyncio.get_running_loop().time
         while True:
             read = math.inf
@@ -180,15 +232,11 @@ class Mirror:
                     version = await self._watch(version)
             except ClusterError as error:
                 if clock() - read > LONGEST_PAUSE:  # else all would be listed again and again
-                    pause, told = PAUSE, ""
+                    attempts = Attempts()
                 if error.code in {MISSING, FORBIDDEN} and self.served is not True:
                     self.served = False
                     self.synced.set()
-                if str(error) != told and error.code != GONE:
-                    _log.warning("%s; it is tried again and again", error)
-                told = str(error)
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, LONGEST_PAUSE)
+                await attempts.failed(error)
 
     async def _list(self) -> str:
         found, version = await self._cluster.list(self.kind)

@@ -21,7 +21,7 @@ from heddle.client import AsyncClient, CredentialsError, HeddleError
 from heddle.text import clean
 from heddle.units import host_units
 from heddle.v1 import fabric_pb2
-from heddle_kubernetes.cluster import CONFLICT, MISSING, Cluster, ClusterError, Mirror
+from heddle_kubernetes.cluster import CONFLICT, MISSING, OVERLOADED, Cluster, ClusterError, Mirror
 from heddle_kubernetes.objects import (
     FABRIC,
     HOSTNAME,
@@ -273,6 +273,8 @@ class Tiers:
                 if error.code not in {CONFLICT, MISSING}:
                     self._tell(str(error))
                 done = False
+                if error.code in OVERLOADED:  # the next round tries the rest
+                    break
         return done
 
     def _changes(

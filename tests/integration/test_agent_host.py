@@ -279,6 +279,17 @@ async def test_it_stops_whatever_just_ends(tmp_path: Path) -> None:
         assert not any(await asyncio.gather(*map(goes_on, range(120))))
 
 
+def test_a_program_in_any_folder_finds_the_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Variables have the whole paths of files, also where ``--directory`` is a relative one."""
+    monkeypatch.chdir(tmp_path)
+    PortsFolder(Path("ports"), "fabrics/f1", "h0").write({"job": "j1", "flows": []})
+    lines = (tmp_path / "ports" / "j1.env").read_text().splitlines()
+    assert f"HEDDLE_PORTS_FILE={tmp_path}/ports/j1.json" in lines
+    assert f"HEDDLE_PRELOAD_PORTS={tmp_path}/ports/j1.ports" in lines
+
+
 async def test_bad_settings_end_it_with_a_line_each(tmp_path: Path) -> None:
     """The command exits with 2 and says what is wrong: the flag and its variable, or the folder."""
     (tmp_path / "file").touch()

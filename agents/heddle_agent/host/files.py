@@ -38,7 +38,7 @@ class PortsFolder:
 
     def __init__(self, path: Path, fabric: str, host: str) -> None:
         """Create the folder if it is missing; ValueError if it cannot be written to."""
-        self._path = path
+        self._path = path.absolute()  # programs in other folders read where the files are
         self._owner = {"fabric": fabric, "host": host}
         try:
             for folder in reversed([path, *path.parents]):

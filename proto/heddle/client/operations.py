@@ -569,7 +569,7 @@ class Operations:
                     await self._check_known(waiting.unknown, search)
                 if waiting.done:
                     return waiting.found
-        raise timed_out(f"after {timeout:g} s {waiting.why_not()}", self.calls)
+        raise timed_out(f"after {round(timeout or 0.0, 1):g} s {waiting.why_not()}", self.calls)
 
     async def _check_known(self, jobs: Iterable[str], search: Search) -> None:
         """Raise ``NotFound`` if one of these jobs is gone.

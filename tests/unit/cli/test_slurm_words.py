@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
+import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heddle.shape import ShapeError, parse_shape, shape_text
+from heddle.v1 import fabric_pb2
 from heddle.v1 import placement_pb2 as pb
 from heddle_controller.cli.client import Terms
 from heddle_controller.cli.failure import Failure
@@ -29,6 +33,7 @@ from heddle_controller.model.host_lists import expand_list, fold
 from heddle_controller.serve.codec.fabric import fabric_to_pb
 from heddle_emulator.topology import clos, three_tier
 from tests.support.depth import examples
+from tests.support.waiting import PATIENCE
 
 NAMES = st.builds(
     "{}{}{}".format,
@@ -121,6 +126,66 @@ def test_a_prolog_has_one_time_limit_for_all_of_its_calls(tmp_path: Path) -> Non
     early, late = left
     assert early > 700 > late  # gRPC rounds long times up
     assert jobs.debts() == []
+
+
+def test_the_log_tells_that_a_job_keeps_the_order_of_slurm(tmp_path: Path) -> None:
+    """A controller that finds no order in time is asked to plan the job all the same."""
+    submitted: list[list[str]] = []
+
+    def fabrics(_: fabric_pb2.ListFabricsRequest, __: Any) -> fabric_pb2.ListFabricsResponse:
+        return fabric_pb2.ListFabricsResponse(fabrics=[fabric_pb2.Fabric(name="fabrics/f1")])
+
+    def order(_: pb.OrderRanksRequest, context: grpc.ServicerContext) -> pb.OrderRanksResponse:
+        context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "it takes too long")
+
+    def submit(request: pb.SubmitJobRequest, _: grpc.ServicerContext) -> pb.Job:
+        submitted.append([*request.spec.hosts])
+        return pb.Job(name=f"fabrics/f1/jobs/{request.job_id}", spec=request.spec)
+
+    def method(answer: Any, kind: Any) -> grpc.RpcMethodHandler[Any, Any]:
+        return grpc.unary_unary_rpc_method_handler(
+            answer,
+            request_deserializer=kind.FromString,
+            response_serializer=lambda message: message.SerializeToString(),
+        )
+
+    jobs = {
+        "OrderRanks": method(order, pb.OrderRanksRequest),
+        "SubmitJob": method(submit, pb.SubmitJobRequest),
+    }
+    server = grpc.server(ThreadPoolExecutor(1))
+    server.add_generic_rpc_handlers(
+        (
+            grpc.method_handlers_generic_handler("heddle.v1.PlacementService", jobs),
+            grpc.method_handlers_generic_handler(
+                "heddle.v1.FabricService",
+                {"ListFabrics": method(fabrics, fabric_pb2.ListFabricsRequest)},
+            ),
+        )
+    )
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    (tmp_path / "alps-42").mkdir()
+    environment = {"SLURM_JOB_COMMENT": "heddle: gpus=1", **SLURM}
+    settings = {
+        "HEDDLE_SERVER": f"127.0.0.1:{port}",
+        "HEDDLE_SLURM_DIRECTORY": str(tmp_path),
+        "HEDDLE_SLURM_WAIT": "25",
+        "HEDDLE_SLURM_ANSWER": "20",
+    }
+    try:
+        done = subprocess.run(
+            [Path(sys.executable).with_name("heddle"), "slurm", "prolog"],
+            env={**os.environ, **environment, **settings},
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=PATIENCE,
+        )
+    finally:
+        server.stop(None)
+    assert submitted == [["n0", "n1", "n2"]]
+    assert "alps-42 keeps Slurm's order of nodes: " in done.stderr
 
 
 def units(fabric: Fabric, *chosen: str) -> dict[str, list[str]]:

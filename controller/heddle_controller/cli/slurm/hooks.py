@@ -274,8 +274,8 @@ def _submitted(client: Terms, patience: Patience, mine: Allocation, shape: Shape
             found = client.api.jobs.OrderRanks(asked, timeout=patience.left / 2)
         except (InvalidRequest, PreconditionFailed):
             raise  # the job would also be refused when submitted
-        except HeddleError:
-            pass  # Slurm's own order will do
+        except HeddleError as error:
+            note(f"{mine.name} keeps Slurm's order of nodes: {said(client, error)}")
         else:
             spec.hosts[:] = found.hosts
             del spec.gpus[:]

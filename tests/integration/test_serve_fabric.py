@@ -118,20 +118,26 @@ async def test_links_are_listed_with_both_states(tmp_path: Path) -> None:
 
 
 async def test_a_link_is_set_by_its_ends_in_either_order(tmp_path: Path) -> None:
-    """A link is found by its ends in either order; the answer and the store have its new state."""
+    """A link is found by its ends in either order; the answer and the store have its new state.
+
+    The call may be repeated, even when the link has left the fabric.
+    """
+    request = fabric_pb2.SetLinkStateRequest(
+        fabric="fabrics/f1",
+        link=common_pb2.LinkRef(source="s1", target="l0"),
+        admin_state=DOWN,
+        request_id="r1",
+    )
     async with serving(tmp_path) as s:
         await s.put_fabric()
-        link = await s.fabrics.SetLinkState(
-            fabric_pb2.SetLinkStateRequest(
-                fabric="fabrics/f1",
-                link=common_pb2.LinkRef(source="s1", target="l0"),
-                admin_state=DOWN,
-            )
-        )
+        link = await s.fabrics.SetLinkState(request)
         assert (link.source, link.target, link.admin_state) == ("l0", "s1", DOWN)
         fabric = (await s.store.get_fabric("f1")).fabric
         (row,) = fabric.find_links("l0", "s1")
         assert fabric.link_state[row] == State.DOWN
+        await s.store.put_fabric("f1", clos(spines=1))
+        again = await s.fabrics.SetLinkState(request)
+        assert (again.source, again.target, again.admin_state) == ("l0", "s1", DOWN)
 
 
 async def test_a_switch_is_drained(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ import numpy as np
 from grpc import aio
 from typing_extensions import override
 
-from heddle.v1 import common_pb2
 from heddle.v1 import fabric_pb2 as pb
 from heddle.v1.fabric_pb2_grpc import FabricServiceServicer
 from heddle_controller.model.arrays import Ints
@@ -25,8 +24,7 @@ from heddle_controller.serve.codec import common, names
 from heddle_controller.serve.codec import fabric as codec
 from heddle_controller.serve.request import page, request_of
 from heddle_controller.serve.watch import Changes
-from heddle_controller.state.errors import NotFound
-from heddle_controller.state.records import FabricRecord, LinkName
+from heddle_controller.state.records import FabricRecord
 from heddle_controller.store.store import Store
 
 _Context = aio.ServicerContext[Any, Any]
@@ -144,7 +142,10 @@ class FabricService(FabricServiceServicer):
         name = names.fabric_name.fabric(request.fabric, "fabric")
         state = common.state_from_pb(request.admin_state, "admin_state")
         asked = request_of(request.request_id)
-        link = await self._link(name, request.link)
+        if not (request.link.source and request.link.target):
+            reason = "an end is missing: give source and target"
+            raise refuse("request", "link", reason)
+        link = common.asked_link(request.link)
         answer = await self._store.set_link_state(
             name, link, state, etag=request.etag, request=asked
         )
@@ -153,22 +154,6 @@ class FabricService(FabricServiceServicer):
         rows = fabric.find_links(found.source, found.target, found.key)
         since = max((seen.since.get(row, 0.0) for row in rows), default=0.0)
         return codec.link_to_pb(answer, down=not seen.down.isdisjoint(rows), since=since)
-
-    async def _link(self, fabric: str, link: common_pb2.LinkRef) -> LinkName:
-        """Return the name of a link; without a key it must be the only one between its ends.
-
-        Raises:
-            InputError: an end is missing, or there are several links and no key.
-            NotFound: there is no such link.
-        """
-        if not (link.source and link.target):
-            reason = "an end is missing: give source and target"
-            raise refuse("request", "link", reason)
-        record = await self._store.get_fabric(fabric)
-        if not record.fabric.find_links(link.source, link.target, link.key or None):
-            cure = "name one of 'heddle fabric show --links'"
-            raise NotFound(f"link {common.asked_link(link)} of fabrics/{fabric}", cure)
-        return record.link(common.find_link(record.fabric, link, "link")).link
 
     @override
     async def SetSwitchState(self, request: pb.SetSwitchStateRequest, context: _Context) -> pb.Node:

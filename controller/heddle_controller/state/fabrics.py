@@ -6,7 +6,7 @@ so the loop does not run for it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -247,14 +247,18 @@ def set_link_state(
 
     Raises:
         NotFound: there is no such fabric or link.
+        InputError: the key is empty, and there are several links between the ends.
         Conflict: ``etag`` is given and is not that of the fabric.
     """
     record, states = record_of(view, structures), states_of(view)
     _check_etag(view, etag)
-    at = record.fabric.find_links(link.source, link.target, link.key)
+    key = None if link.key == "" else link.key
+    at = record.fabric.find_links(link.source, link.target, key)
     if not at:
         cure = "name one of 'heddle fabric show --links'"
         raise NotFound(f"fabrics/{view.name}/links/{link}", cure)
+    if len(at) > 1:
+        raise refuse("request", "link", parallel_links(record.fabric, link, at))
     row = at[0]
     before = State(int(states.link_admin[row]))
     if before == state:
@@ -269,6 +273,12 @@ def set_link_state(
     sets = {_STATES: replace(states, link_admin=admin, time=time).packed()}
     entry = entry_of(stamp, "set_link_state", name, texts)
     return _restated(view, stamp, sets, entry, orjson.dumps(answer)), answer
+
+
+def parallel_links(fabric: Fabric, link: LinkName, rows: Sequence[int]) -> str:
+    """Return why a name without a key does not tell which of some links it means."""
+    keys = ", ".join(str(fabric.structure.links.key[row]) for row in rows)
+    return f"link {str(link)!r} has {len(rows)} parallel links: give one of the keys {keys}"
 
 
 def set_switch_state(

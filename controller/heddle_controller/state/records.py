@@ -44,8 +44,11 @@ class LinkName:
     source: str
     target: str
     key: LinkKey = 0
+    """An empty one names the only link between the ends."""
 
     def __str__(self) -> str:
+        if self.key == "":
+            return f"{self.source},{self.target}"
         return link_name(self.source, self.target, self.key)
 
 

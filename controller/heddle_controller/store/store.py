@@ -199,6 +199,7 @@ class Store:
 
         Raises:
             NotFound: there is no such fabric or link.
+            InputError: the link has no key, and there are several between its ends.
             Conflict: ``etag`` is given and is not that of the fabric.
         """
         ask = Ask(request, fingerprint("set_link_state", fabric, str(link), state.name, etag))

@@ -13,6 +13,7 @@ from heddle_controller.model.errors import refuse
 from heddle_controller.model.fabric import Fabric, LinkKey, State
 from heddle_controller.model.flows import TrafficClass
 from heddle_controller.model.plan import Certificate, Turn
+from heddle_controller.state.fabrics import parallel_links
 from heddle_controller.state.records import LinkName
 
 
@@ -68,10 +69,9 @@ def link_name_from_pb(link: pb.LinkRef) -> LinkName:
     return LinkName(link.source, link.target, key_from_pb(link.key or "0"))
 
 
-def asked_link(link: pb.LinkRef) -> str:
-    """Return a link as a request names it: without a key if the request gives none."""
-    ends = f"{link.source},{link.target}"
-    return f"{ends},{link.key}" if link.key else ends
+def asked_link(link: pb.LinkRef) -> LinkName:
+    """Return the name of a link in a request: without a key if the request gives none."""
+    return LinkName(link.source, link.target, link.key)
 
 
 def find_link(fabric: Fabric, link: pb.LinkRef, field: str) -> int:
@@ -80,15 +80,14 @@ def find_link(fabric: Fabric, link: pb.LinkRef, field: str) -> int:
     Raises:
         InputError: there is no such link, or there are several and no key.
     """
-    rows = fabric.find_links(link.source, link.target, link.key or None)
-    named = asked_link(link)
+    name = asked_link(link)
+    rows = fabric.find_links(name.source, name.target, link.key or None)
     if not rows:
+        named = str(name)
         reason = f"link {named!r} is not in fabric {fabric.name!r}: see heddle fabric show --links"
         raise refuse("request", field, reason)
     if len(rows) > 1:
-        keys = ", ".join(str(fabric.structure.links.key[row]) for row in rows)
-        reason = f"link {named!r} has {len(rows)} parallel links: give one of the keys {keys}"
-        raise refuse("request", field, reason)
+        raise refuse("request", field, parallel_links(fabric, name, rows))
     return rows[0]
 
 

@@ -167,6 +167,8 @@ class _Regrouping:
         """Marks arcs that stretch some QPs more than others."""
         self._failed = np.zeros(len(chosen))
         """Trials in a row that failed at each arc."""
+        self._urgency = self._urgencies(np.arange(len(chosen)))
+        """How much each arc needs relief, and how promising that still is."""
         self._random = random.Random(0)  # noqa: S311 - nothing secret
         self._effort = min(_EFFORT, _EFFORT_EACH * len(self._assignment.flow))
 
@@ -174,8 +176,7 @@ class _Regrouping:
         """Relieve the most crowded arcs as long as that helps; return whether anything moved."""
         moved, failed = False, 0
         while self._worth and failed < _PATIENCE and self._effort > 0:
-            stretch = np.where(self._mixed, self._cost, 0.0) ** (0.5**_SQUARED)
-            arc = int((stretch / (1 + self._failed / _TIRED)).argmax())
+            arc = int(self._urgency.argmax())
             if not self._mixed[arc] or self._chains.deadline.passed():
                 break
             if self._relieve(arc):
@@ -183,7 +184,12 @@ class _Regrouping:
             else:
                 failed += 1
                 self._failed[arc] += 1
+            self._urgency[[arc]] = self._urgencies(np.array([arc]))
         return moved
+
+    def _urgencies(self, arcs: Ints) -> Floats:
+        stretch = np.where(self._mixed[arcs], self._cost[arcs], 0.0) ** (0.5**_SQUARED)
+        return np.asarray(stretch / (1 + self._failed[arcs] / _TIRED))
 
     def _relieve(self, arc: int) -> bool:
         """Place the chunks of an arc, and of another one that they could use, again if it helps."""
@@ -212,6 +218,7 @@ class _Regrouping:
             after = _sum(asking, stretch)
             if after.sum() < self._cost[touched].sum() * (1 - _TOLERANCE):
                 self._cost[touched], self._mixed[touched] = after, _mixed(asking, stretch)
+                self._urgency[touched] = self._urgencies(touched)
                 for chunk, path, was in zip(chunks, new, old, strict=True):
                     if not np.array_equal(path, was):
                         assignment.move(chunk, path)

@@ -20,6 +20,7 @@ from heddle_controller.model.errors import size_words
 from heddle_controller.model.fabric import State
 from heddle_controller.model.plan import Plan
 from heddle_controller.model.underlay import Underlay, underlay
+from heddle_controller.plan.programs import has_held_backup
 from heddle_controller.plan.shortest_paths import ArcUsers, Choice, arc_users, choice, cost_of, free
 
 
@@ -208,6 +209,8 @@ def _backup(plan: Plan, path: int) -> str:
     arcs, spare = plan.paths.of(path), plan.backups.of(path)
     if not len(spare):
         return "It has no backup of its own: should it break, the underlay takes the packets."
+    if not has_held_backup(plan, path):
+        return "No switch holds its backup: should the path break, the underlay takes the packets."
     shared = np.intersect1d(arcs[1:-1] >> 1, spare[1:-1] >> 1).tolist()
     if not shared:
         return f"Should it break, packets turn to {_way(plan, spare)} at once."

@@ -410,6 +410,24 @@ def entries_after(plan: Plan, before: tuple[Plan, Entries] | None = None) -> Ent
     return _replaced(plan, entries, entries_of(_part(plan, pairs)), pairs)
 
 
+def has_held_backup(plan: Plan, path: int) -> bool:
+    """Whether a switch has an entry with the backup of a path, or the host can turn to it.
+
+    The path is judged by itself, although QPs that leave a switch together and part further down
+    have one entry and one backup.
+    """
+    flow = plan.paths.flow[[path]]
+    if not len(plan.backups.of(path)) or plan.by_ports[flow[0]]:
+        return len(plan.backups.of(path)) > 0
+    rows = np.array([path])
+    paths, backups = (
+        replace(some.take(rows), flow=np.zeros(1, dtype=np.int64))
+        for some in (plan.paths, plan.backups)
+    )
+    entries = entries_of(Plan(plan.fabric, plan.flows.take(flow), paths, backups))
+    return bool((entries.backup != NONE).any())
+
+
 def _comparable(plan: Plan, old: Plan) -> bool:
     structure = plan.fabric.structure
     if structure is not old.fabric.structure or len(structure.nodes.ids) > MOST_NODES:

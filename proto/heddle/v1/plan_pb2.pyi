@@ -301,8 +301,9 @@ class Route(_message.Message):
 
     @_builtins.property
     def backups(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Path]:
-        """backups[i] takes the QPs of paths[i] when that path breaks. A backup without nodes means that
-        there is none; the underlay then carries these QPs.
+        """backups[i] takes the QPs of paths[i] when that path breaks, if a switch holds it; the reasons of
+        ExplainFlow say so. A backup without nodes means that there is none. Without a backup, the
+        underlay carries these QPs.
         """
 
     def __init__(

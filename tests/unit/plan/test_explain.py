@@ -130,18 +130,32 @@ def test_drained_link_that_is_the_only_way() -> None:
     assert told.reasons[-1] == "With every link up there would be 2 shortest paths."
 
 
+def backed_up(links: str, way: str, spare: str) -> str:
+    """The reason about the backup of a flow from NIC a to NIC b, over links such as "s0-s1"."""
+    pairs = [(a, b) for a, b in (link.split("-") for link in links.split())]
+    ids = sorted({end for pair in pairs for end in pair})
+    nodes = [{"id": node, "kind": "nic" if node in "ab" else "switch"} for node in ids]
+    fabric = joined(nodes, pairs)
+    flows = wishes(fabric, f=Wish("a", "b"))
+    return explain(
+        Draft(fabric, flows, {"f": [(0, 0, way)]}, {"f": [(0, 0, spare)]}).plan(), 0
+    ).reasons[2]
+
+
 def test_backup_that_shares_a_link_says_so() -> None:
     """If a backup shares a link with its path, the reason says that it is no help there."""
-    nodes = [{"id": f"s{i}", "kind": "switch"} for i in range(4)]
-    nodes += [{"id": name, "kind": "nic"} for name in ("a", "b")]
-    links = [("s0", "s1"), ("s1", "s2"), ("s1", "s3"), ("s2", "s3"), ("a", "s0"), ("b", "s2")]
-    fabric = joined(nodes, links)
-    ways = {"f": [(0, 0, "a s0 s1 s2 b")]}
-    spare = {"f": [(0, 0, "a s0 s1 s3 s2 b")]}
-    told = explain(Draft(fabric, wishes(fabric, f=Wish("a", "b")), ways, spare).plan(), 0)
-    assert told.reasons[2] == (
-        "Should it break off s0,s1,0, packets turn to a s0 s1 s3 s2 b at once; the loss of s0,s1,0 "
+    links = "a-s0 s0-s1 s1-s2 s1-s3 s2-s4 s3-s4 s4-b"
+    assert backed_up(links, "a s0 s1 s2 s4 b", "a s0 s1 s3 s4 b") == (
+        "Should it break off s0,s1,0, packets turn to a s0 s1 s3 s4 b at once; the loss of s0,s1,0 "
         "itself is for the underlay."
+    )
+
+
+def test_backup_without_an_entry_says_so() -> None:
+    """A switch with a single shortest way has no entry, so it cannot turn packets to a backup."""
+    links = "a-s0 s0-s1 s1-s2 s1-s3 s2-s3 s2-b"
+    assert backed_up(links, "a s0 s1 s2 b", "a s0 s1 s3 s2 b") == (
+        "No switch holds its backup: should the path break, the underlay takes the packets."
     )
 
 

@@ -298,8 +298,8 @@ def _summary(outcome: CheckedPlan, out: Path | None) -> None:
     unsplit = outcome.unsplit()
     if unsplit:
         echo(
-            f"note: {len(unsplit)} flows on links above their bound have one QP, so they cannot be"
-            f" split: try --qps 2: {_some(unsplit)}"
+            f"note: {len(unsplit)} flows on over-full links have one QP, so they cannot be split:"
+            f" try --qps 2: {_some(unsplit)}"
         )
     exposed = outcome.exposed()
     if exposed:

@@ -198,7 +198,7 @@ class CheckedPlan:
     """Switches whose text changed; None if no text was asked for."""
 
     def unsplit(self) -> list[str]:
-        """Return flows over links above their bound that cannot be split, as they have one QP."""
+        """Return flows over over-full links that cannot be split, as they have one QP."""
         return [self.plan.flows.ids[row] for row in unsplit_flows(self.plan).tolist()]
 
     def exposed(self) -> list[str]:

@@ -110,14 +110,19 @@ def sharers_of(plan: Plan, arc: int, first: int) -> list[JobShare]:
 
 
 def unsplit_flows(plan: Plan) -> Ints:
-    """Return flows with a single QP over an arc above line rate and its tier's bound, by row.
+    """Return flows with a single QP over an arc above line rate that is so for this reason, by row.
 
-    Such flows cannot be split, which may be why the plan does not reach the bound.
+    Either the arc is above its tier's bound, which the plan may not reach because such flows cannot
+    be split, or one of them asks for more than the arc carries.
     """
+    structure = plan.fabric.structure
     bound = {tier.tier: tier.lower_bound for tier in plan.certificate.tiers}
-    least = np.array([bound.get(tier, np.inf) for tier in plan.fabric.structure.tiers])
-    most = np.maximum(least, IDLE)[plan.fabric.structure.tier_of_arc] * (1 + _ABOVE)
-    return whole_flows(plan, utilization(plan.fabric, plan.loads) > most)
+    least = np.array([bound.get(tier, np.inf) for tier in structure.tiers])
+    most = np.maximum(least, IDLE)[structure.tier_of_arc] * (1 + _ABOVE)
+    over = whole_flows(plan, utilization(plan.fabric, plan.loads) > most)
+    flow = plan.paths.flow[plan.paths.owner()]
+    large = plan.flows.gbps[flow] > structure.capacity[plan.paths.arcs] * (1 + _ABOVE)
+    return np.union1d(over, flow[large & (plan.flows.qps[flow] == 1)])
 
 
 def whole_flows(plan: Plan, arcs: Bools) -> Ints:

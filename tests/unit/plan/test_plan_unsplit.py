@@ -16,10 +16,10 @@ from heddle_emulator.traffic import flows_between
 FABRIC = clos(leaves=2, spines=1, nics_per_leaf=4)
 
 
-def plan_of(bound: float, *qps: int) -> Plan:
+def plan_of(bound: float, *qps: int, gbps: float = 400.0) -> Plan:
     """Return a plan of flows over a leaf's only uplink, with ``bound`` as its lower bound."""
     nics = FABRIC.rows_of_kind(NodeKind.NIC)
-    some = flows_between(FABRIC, "permutation", seed=1, gbps=400.0).take(np.arange(len(qps)))
+    some = flows_between(FABRIC, "permutation", seed=1, gbps=gbps).take(np.arange(len(qps)))
     source, destination = nics[: len(qps)], nics[4 : 4 + len(qps)]
     flows = replace(some, source=source, destination=destination, qps=np.array(qps))
     plan = solve(FABRIC, flows)
@@ -37,3 +37,8 @@ def test_links_at_their_bound_or_below_line_rate() -> None:
     """Splitting flows over a link at its bound gains nothing, nor where no flow is slow."""
     assert unsplit_flows(plan_of(2.0, 1, 1)).tolist() == []
     assert unsplit_flows(plan_of(0.5, 1)).tolist() == []
+
+
+def test_a_qp_that_asks_for_more_than_a_link_carries() -> None:
+    """It is named although the link is at its bound, which counts whole QPs."""
+    assert unsplit_flows(plan_of(2.0, 1, 2, gbps=800.0)).tolist() == [0]

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from heddle_controller.model.fabric import Fabric, NodeKind, State
+from heddle_controller.model.files.fabric_file import fabric_document, parse_fabric
 from heddle_controller.model.flows import Flows
 from heddle_controller.solve import solve
-from heddle_controller.solve.bounds.cuts import Bound, cut_bound
+from heddle_controller.solve.bounds.cuts import Bound, Cuts, cut_bound
 from heddle_controller.solve.network import Network
 from heddle_emulator.topology import clos, dual_tor, random_regular, three_tier
 from tests.support.exact import Exact
@@ -52,6 +53,33 @@ def test_flows_of_many_rates_come_in_steps_of_what_measures_all() -> None:
     fabric = clos(leaves=2, spines=2, nics_per_leaf=3)
     flows = flows_of(fabric, one(), ("l0-h0-n1", "l1-h0-n1", 100.0, 1, "j", ""))
     assert tiers(fabric, flows) == {"nic-leaf": 1.0, "leaf-spine": 0.75}
+
+
+def test_a_qp_larger_than_any_uplink_overfills_one() -> None:
+    """1,000 Gbit/s over four uplinks of 200 need not exceed 1.5, but a QP of 400 makes it 2."""
+    fabric = clos(leaves=2, spines=4, nics_per_leaf=3, uplink_gbps=200.0)
+    small = ("l0-h0-n1", "l1-h0-n1", 200.0, 2, "j", "")
+    other = ("l0-h0-n2", "l1-h0-n2", 400.0, 4, "k", "")
+    flows = flows_of(fabric, one(), small, other)
+    assert tiers(fabric, flows) == {"nic-leaf": 1.0, "leaf-spine": 2.0}
+    assert solve(fabric, flows).certificate.gap == pytest.approx(0.0)
+
+
+def test_a_large_qp_follows_the_fastest_uplink() -> None:
+    """A QP of 400 fits into a fast uplink until this is lost, and again when it is back."""
+    document = fabric_document(clos(leaves=2, spines=2, nics_per_leaf=1, uplink_gbps=200.0))
+    for edge in document["edges"]:
+        edge["gbps"] = 400.0 if "s0" in (edge["source"], edge["target"]) else edge["gbps"]
+    fabric = parse_fabric(document, "test")
+    network, flows = Network(fabric), flows_of(fabric, one())
+    cuts = Cuts(network, flows, np.ones(1, dtype=np.bool_))
+    tier = fabric.structure.tiers.index("leaf-spine")
+    link = fabric.find_links("l0", "s0")[0]
+    proven = [float(cuts.bound().tiers[tier])]
+    for usable in (False, True):
+        cuts.change(np.array([2 * link, 2 * link + 1]), usable=usable)
+        proven.append(float(cuts.bound().tiers[tier]))
+    assert proven == pytest.approx([2 / 3, 2.0, 2 / 3])
 
 
 def test_dead_and_drained_uplinks_carry_nothing() -> None:

@@ -7,6 +7,7 @@ with the fullest link.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
@@ -259,12 +260,21 @@ def _relief(case: JobCase, at: _At, *, alone: bool) -> str:
     """Return what to do about a link that is too full."""
     structure = at.plan.fabric.structure
     tier = structure.tiers[int(structure.tier_of_arc[at.arc])]
-    load = float(at.plan.loads[at.arc] / structure.capacity[at.arc])
+    speed = float(structure.capacity[at.arc])
+    load = float(at.plan.loads[at.arc]) / speed
     bound = max(
         (one.lower_bound for one in at.plan.certificate.tiers if one.tier == tier), default=0.0
     )
     if load <= 1.0:
         return "The link has less to offer than its speed: see what agents say of it below"
+    qp = at.gbps / int(at.plan.flows.qps[at.flow])
+    if qp > speed * _CLOSE:
+        needed = math.ceil(at.gbps / speed / _CLOSE)
+        return (
+            f"One QP of the flow asks for {qp:g} Gbit/s, more than the link carries: state "
+            f"'qps: {needed}' for {_job(case.job.job.name)}, and have NCCL make {needed} QPs "
+            "(NCCL_IB_QPS_PER_CONNECTION)"
+        )
     if load > bound * _CLOSE:
         cure = (
             f"A better plan may exist ({tier} need not be above {bound:.1%}); the controller looks "

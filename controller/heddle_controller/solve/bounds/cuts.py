@@ -3,7 +3,8 @@
 All traffic from inside a set of nodes to the outside crosses the arcs that leave the set. So one of
 these arcs is at least as full as the whole demand over the whole capacity. Demand is counted like
 load: the worst phase of each job. Where all crossing QPs have one rate, loads come in whole steps,
-and the bound is rounded up to the next step that the arcs can hold together.
+and the bound is rounded up to the next step that the arcs can hold together. A QP that is larger
+than the fastest of the arcs overfills whichever it takes.
 
 The sets are every NIC, every switch with its NICs, all switches that NICs with several links join
 together with these NICs, every zone, and the complements of all these (traffic inwards). The bounds
@@ -267,9 +268,13 @@ class _Family:
         """Speed of the arcs around each set where all have the same speed; else 0."""
         of_sets = (np.bincount(around, w, self._count) for w in (speed, np.ones(len(around))))
         self._capacity, self._width = (total.astype(np.float64) for total in of_sets)
+        self._widest = _greatest(speed, around, self._count)
+        """Speed of the fastest arc around each set; 0 where there is none."""
         self._demand, self._qps = np.zeros(self._count), np.zeros(self._count)
         self._rate: Floats = np.zeros(self._count)
         """Rate of the QPs that leave each set where all have the same rate; else 0."""
+        self._largest: Floats = np.zeros(self._count)
+        """Rate of the largest QP that leaves each set."""
         self._flow_set = self._sets_of(flows)
         """The set that each flow leaves (or enters, inwards); ``NONE`` if it crosses no border."""
         self._open = network.usable & leaves
@@ -278,7 +283,9 @@ class _Family:
         self.sets_of_tier = _by_value(self._tier)
         """The sets whose arcs all belong to one tier, by tier."""
         self.bounds: Floats = np.zeros(self._count)
-        """Lower bound on the worst arc around each set; 0 where nothing is proven."""
+        """Lower bound on the worst arc around each set, by all that crosses; 0 where unproven."""
+        self._least: Floats = np.zeros(self._count)
+        """The same, or what the largest QP that crosses proves by itself, if that is more."""
         self._worst: tuple[float, dict[int, float]] | None = None
         every = np.arange(self._count)
         self._account(flows, rows, every)
@@ -286,8 +293,8 @@ class _Family:
 
     def copy(self) -> _Family:
         """Return another family of the same cuts. Each can be changed without the other."""
-        own = ("_capacity", "_width", "_even", "_tier", "_open", "_demand", "_qps", "_rate")
-        return copied(self, *own, "bounds")
+        arcs = ("_capacity", "_width", "_even", "_widest", "_tier", "_open")
+        return copied(self, *arcs, "_demand", "_qps", "_rate", "_largest", "_least", "bounds")
 
     def _sets_of(self, flows: Flows, known: int = 0) -> Ints:
         """Return the set in which each flow from row ``known`` on is counted."""
@@ -322,6 +329,7 @@ class _Family:
         rate = _common(gbps / qps, flow_set, count)[sets]
         alike = np.abs(known - rate) <= _EQUAL_RATES * rate
         self._rate[sets] = np.where(alone, rate, np.where(alike, known, 0.0))
+        np.maximum.at(self._largest, flow_set, gbps / qps)
         self._demand += loads_of_job(count, flow_set, gbps, phase)
         self._qps += loads_of_job(count, flow_set, qps, phase)
         self._renew(sets)
@@ -334,7 +342,9 @@ class _Family:
         self._demand[sets] = self._summed(flows.gbps[rows], *together)[sets]
         qps = self._summed(flows.qps[rows].astype(np.float64), *together)
         self._qps[sets] = np.round(qps[sets])
-        self._rate[sets] = _common(flows.gbps[rows] / flows.qps[rows], flow_set, self._count)[sets]
+        rates = flows.gbps[rows] / flows.qps[rows]
+        self._rate[sets] = _common(rates, flow_set, self._count)[sets]
+        self._largest[sets] = _greatest(rates, flow_set, self._count)[sets]
 
     def _summed(self, amount: Floats, flow_set: Ints, job: Ints, phase: Ints) -> Floats:
         """Return the sum of an amount of each flow by set, with the worst phase of each job."""
@@ -375,6 +385,7 @@ class _Family:
             speed, tier = self._speed[arcs], self._tier_of_arc[arcs]
             even = len(arcs) > 0 and speed.max() <= speed.min() * (1 + 1e-9)
             self._even[one] = speed.min() if even else 0.0
+            self._widest[one] = speed.max(initial=0.0)
             self._tier[one] = tier[0] if len(arcs) and (tier == tier[0]).all() else NONE
         if not np.array_equal(known, self._tier[sets]):
             self.sets_of_tier = _by_value(self._tier)
@@ -393,17 +404,22 @@ class _Family:
 
     def _renew(self, sets: Ints) -> None:
         self.bounds[sets] = self._bounds(sets)
+        self._least[sets] = np.maximum(self.bounds[sets], self._alone(sets))
         self._worst = None
 
     def worst(self) -> tuple[float, dict[int, float]]:
         """Return the greatest bound, and the greatest bound of the sets of each tier."""
         if self._worst is None:
-            tiers = {t: float(self.bounds[rows].max()) for t, rows in self.sets_of_tier.items()}
-            self._worst = float(self.bounds.max(initial=0.0)), tiers
+            tiers = {t: float(self._least[rows].max()) for t, rows in self.sets_of_tier.items()}
+            self._worst = float(self._least.max(initial=0.0)), tiers
         return self._worst
 
     def of_arcs(self, arcs: Ints) -> Floats:
-        """Return the bound of the set that each arc leaves (or enters, inwards); 0 for no set."""
+        """Return the bound of the set that each arc leaves (or enters, inwards); 0 for no set.
+
+        A QP that overfills any arc by itself does not count here: it is no reason to fill the other
+        arcs around the set as much.
+        """
         return np.append(self.bounds, 0.0)[self._arc_set[arcs]]
 
     def _bounds(self, sets: Ints) -> Floats:
@@ -415,6 +431,16 @@ class _Family:
         stepped = np.ceil(self._qps[sets] / width) * step
         bounds: Floats = np.where(open_, np.maximum(self._demand[sets] / capacity, stepped), 0.0)
         return bounds
+
+    def _alone(self, sets: Ints) -> Floats:
+        """Return how full the largest QP that leaves each set makes the fastest arc by itself.
+
+        0 where that arc has room for it.
+        """
+        open_ = (self._demand[sets] > 0) & (self._width[sets] > 0)
+        widest = np.where(open_, self._widest[sets], 1.0)
+        alone = np.where(open_, self._largest[sets] / widest, 0.0)
+        return np.where(alone > 1 + EXACT, alone, 0.0)
 
 
 def _is_job_behind(flows: Flows, known: int, rows: Ints) -> bool:
@@ -434,6 +460,13 @@ def _common(values: Floats, group: Ints, count: int) -> Floats:
     unlike = np.abs(values - some[group]) > _EQUAL_RATES * np.abs(values)
     some[group[unlike]] = 0.0
     return some
+
+
+def _greatest(values: Floats, group: Ints, count: int) -> Floats:
+    """Return the greatest value of each group, 0 for groups without any."""
+    most = np.zeros(count)
+    np.maximum.at(most, group, values)
+    return most
 
 
 def _by_value(column: Ints) -> dict[int, Ints]:

@@ -83,13 +83,20 @@ def test_ignored_columns_are_named_beside_the_plan(world: Path) -> None:
 
 
 def test_ignored_keys_of_a_fabric_are_named_beside_the_plan(world: Path) -> None:
-    """Standard error names a key at the top level that the format does not have."""
+    """Standard error names keys at the top level and in records that the format does not have."""
     path = world / "fabric.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"forwarding": "ecmp"}))
+    document = json.loads(path.read_text())
+    document["nodes"][3]["hosst"] = "h0"
+    document["edges"][5]["stat"] = "down"
+    path.write_text(json.dumps(document | {"forwarding": "ecmp"}))
     result = heddle_plan(*files(world), "--json")
     assert (result.exit_code, result.stdout.count("\n")) == (0, 1)
-    (line,) = result.stderr.splitlines()
-    assert line.startswith(f"note: {path}: top level: ignored: 'forwarding'; the known keys are ")
+    for line, where in zip(
+        result.stderr.splitlines(),
+        ("top level: ignored: 'forwarding'", "nodes: ignored: 'hosst'", "edges: ignored: 'stat'"),
+        strict=True,
+    ):
+        assert line.startswith(f"note: {path}: {where}; the known keys are ")
 
 
 def test_backups_stand_beside_paths(world: Path) -> None:

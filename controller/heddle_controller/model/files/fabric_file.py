@@ -168,6 +168,8 @@ MOST_BYTES_OF_FABRIC = 64 * MEBIBYTE
 """Size limit, unpacked. A fabric of 24,576 NICs takes about 8 MB."""
 
 _KEYS = ("directed", "multigraph", "graph", "nodes", "edges", "links")
+_NODE = ("id", "kind", "zone", "host", "address", *NUMBERS, "forwarding", "state")
+_EDGE = ("source", "target", "key", "gbps", "state", "source_address", "target_address")
 _KINDS = {kind.name.lower(): int(kind) for kind in NodeKind}
 _STATES = {state.name.lower(): int(state) for state in State}
 _FORWARDING = {one.name.lower(): int(one) for one in Forwarding}
@@ -208,8 +210,8 @@ def parse_fabric(
     the document was accepted earlier and stored, so addresses and the length of names are not
     checked again.
 
-    Keys at the top level that are not part of the format are ignored. ``note`` is called with a
-    sentence that names them, if there are any.
+    Keys that are not part of the format, at the top level and in records, are ignored. ``note`` is
+    called with sentences that name them, if there are any.
 
     Raises:
         InputError: with ``origin`` as its source, and a problem for each faulty record (at most
@@ -220,11 +222,10 @@ def parse_fabric(
     if document.get("directed"):
         raise refuse(origin, "directed", "is true; give each link once, directed false")
     records = _listed(document, ("nodes",), origin)
+    edges = _listed(document, ("edges", "links"), origin)
     nodes, states, zones, hosts = _nodes(records, origin, kept=kept)
     index = {node: row for row, node in enumerate(nodes.ids)}
-    links, link_states = _links(
-        _listed(document, ("edges", "links"), origin), index, origin, kept=kept
-    )
+    links, link_states = _links(edges, index, origin, kept=kept)
     graph = document.get("graph")
     name = graph.get("name") if isinstance(graph, Mapping) else None
     if not kept and len(str(name)) > MAX_TITLE:
@@ -232,10 +233,16 @@ def parse_fabric(
     structure = Structure("" if name is None else str(name), nodes, links, zones, hosts)
     if problems := graph_problems(structure):
         raise InputError(origin, *problems[:MAX_PROBLEMS])
-    ignored = [short(key) for key in document if key not in _KEYS]
-    if ignored and note is not None:
-        names, known = some_of(ignored, MAX_PROBLEMS), ", ".join(_KEYS)
-        note(f"note: {origin}: top level: ignored: {names}; the known keys are {known}")
+    if note is not None:
+        for where, some, known in (
+            ("top level", [document], _KEYS),
+            ("nodes", records, _NODE),
+            ("edges", edges, _EDGE),
+        ):
+            if ignored := sorted(set().union(*some).difference(known)):
+                names = some_of([short(key) for key in ignored], MAX_PROBLEMS)
+                told = f"{where}: ignored: {names}; the known keys are {', '.join(known)}"
+                note(f"note: {origin}: {told}")
     return Fabric(structure, link_states, states)
 
 

@@ -13,7 +13,10 @@ from typing import Any
 
 import pytest
 import yaml
+from click.shell_completion import BashComplete
 
+from heddle_controller.cli import completing
+from heddle_controller.cli.main import main
 from heddle_controller.state.records import JobState
 from tests.integration.test_cli_job import jobs_file, tell
 from tests.support.operating import Operator, heddle, operating
@@ -160,6 +163,31 @@ COMP_WORDS=({words}); COMP_CWORD={count}; _heddle_completion; printf '%s\\n' "${
         assert expected <= set(done.stdout.split()), done
     for shell in ("zsh", "fish"):
         assert "_HEDDLE_COMPLETE" in heddle("completion", shell).out
+
+
+async def test_a_shell_completes_names_of_the_controller(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Names of jobs, fabrics, switches and links are completed; without an answer none are."""
+    monkeypatch.setattr(completing, "_PATIENCE", PATIENCE)
+    bash = BashComplete(main, {}, "heddle", "_HEDDLE_COMPLETE")
+
+    async def offered(server: str, *words: str) -> list[str]:
+        given = ["--server", server, *words[:-1]]
+        found = await asyncio.to_thread(bash.get_completions, given, words[-1])
+        return [one.value for one in found]
+
+    async with operating(tmp_path) as o:
+        await planned(o)
+        await o.does("job", "submit", jobs_file(tmp_path))
+        server = f"127.0.0.1:{o.s.api.port}"
+        assert await offered(server, "--fabric", "") == ["f1"]
+        assert await offered(server, "job", "show", "r") == ["red"]
+        assert await offered(server, "job", "suspend", "red", "b") == ["blue"]
+        assert await offered(server, "drain", "s") == ["s0", "s1"]
+        assert await offered(server, "show", "what-if", "--down", "l0,s") == ["l0,s0", "l0,s1"]
+        assert await offered(server, "job", "show", "--fabric", "other", "r") == []
+    assert await offered(server, "job", "show", "r") == []
 
 
 async def test_a_list_of_jobs_is_watched(tmp_path: Path) -> None:

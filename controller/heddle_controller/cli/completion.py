@@ -1,4 +1,4 @@
-"""``heddle completion``: lets a shell complete the commands and options of ``heddle``."""
+"""``heddle completion``: lets a shell complete what is typed after ``heddle``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SHELLS = ("bash", "zsh", "fish")
 @click.argument("shell", type=click.Choice(SHELLS))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
-    """Print a script that makes a shell complete commands and options.
+    """Print a script that makes a shell complete commands, options, and names of jobs and switches.
 
     \b
     heddle completion bash > /etc/bash_completion.d/heddle

@@ -12,6 +12,7 @@ from heddle.names import value_name
 from heddle.v1 import demand_pb2 as pb
 from heddle.v1.placement_pb2 import JobState
 from heddle_controller.cli.client import Terms
+from heddle_controller.cli.completing import DEMAND_SETS
 from heddle_controller.cli.failure import CommandGroup
 from heddle_controller.cli.options import (
     INPUT_FILE,
@@ -82,7 +83,7 @@ def list_sets(client: Terms) -> None:
 
 
 @demand.command("show")
-@click.argument("name")
+@click.argument("name", shell_complete=DEMAND_SETS)
 @with_client
 def show(client: Terms, name: str) -> None:
     """List the flows of a demand set."""
@@ -95,7 +96,7 @@ def show(client: Terms, name: str) -> None:
 
 
 @demand.command("delete")
-@click.argument("name")
+@click.argument("name", shell_complete=DEMAND_SETS)
 @waiting_options
 @with_client
 def delete(client: Terms, name: str, seconds: float | None, *, wait: bool) -> None:

@@ -12,6 +12,7 @@ from heddle.names import value_name
 from heddle.v1 import doctor_pb2 as pb
 from heddle.v1 import placement_pb2
 from heddle_controller.cli.client import Terms
+from heddle_controller.cli.completing import JOBS
 from heddle_controller.cli.failure import FAULT, CommandGroup
 from heddle_controller.cli.options import last_part, ref_text, with_client
 from heddle_controller.cli.output import echo, echo_json, echo_pairs
@@ -76,7 +77,7 @@ def _clock(told: float, before: float, after: float) -> Iterator[pb.Finding]:
 
 
 @doctor.command("job")
-@click.argument("name")
+@click.argument("name", shell_complete=JOBS)
 @with_client
 @watchable(of_jobs, of_plans, look=True)
 def examine_job(client: Terms, name: str) -> None:

@@ -15,6 +15,7 @@ from heddle.v1 import common_pb2, fabric_pb2
 from heddle.v1 import plan_pb2 as pb
 from heddle.v1.common_pb2 import STATE_DOWN, STATE_DRAINED, STATE_UP, State
 from heddle_controller.cli.client import Terms
+from heddle_controller.cli.completing import SWITCHES_AND_LINKS
 from heddle_controller.cli.failure import UNROUTED, Failure
 from heddle_controller.cli.options import WHAT, link_ref, ref_text, state_word, with_client
 from heddle_controller.cli.output import echo, echo_json
@@ -26,7 +27,7 @@ _LONGEST = 31_536_000.0
 
 
 @click.command("drain")
-@click.argument("what", metavar=WHAT)
+@click.argument("what", metavar=WHAT, shell_complete=SWITCHES_AND_LINKS)
 @click.option(
     "--force", is_flag=True, help="Drain even if hosts or jobs suffer; the output names them."
 )
@@ -320,7 +321,7 @@ def _step(last: pb.DrainProgress) -> str:
 
 
 @click.command("undrain")
-@click.argument("what", metavar=WHAT)
+@click.argument("what", metavar=WHAT, shell_complete=SWITCHES_AND_LINKS)
 @with_client
 def undrain(client: Terms, what: str) -> None:
     """End a drain: plans may use the link or switch again.

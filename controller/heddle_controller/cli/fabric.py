@@ -19,6 +19,7 @@ from heddle.names import link_name, value_name
 from heddle.text import some_of
 from heddle.v1 import fabric_pb2 as pb
 from heddle_controller.cli.client import Terms
+from heddle_controller.cli.completing import SWITCHES, SWITCHES_AND_LINKS
 from heddle_controller.cli.failure import CommandGroup, Failure
 from heddle_controller.cli.options import (
     INPUT_FILE,
@@ -333,7 +334,7 @@ def _condition(link: pb.Link) -> str:
 
 
 @fabric.command("link")
-@click.argument("link", metavar="A,B[,KEY]")
+@click.argument("link", metavar="A,B[,KEY]", shell_complete=SWITCHES_AND_LINKS)
 @click.argument("state", type=STATE)
 @with_client
 def set_link(client: Terms, link: str, state: str) -> None:
@@ -351,7 +352,7 @@ def set_link(client: Terms, link: str, state: str) -> None:
 
 
 @fabric.command("switch")
-@click.argument("node")
+@click.argument("node", shell_complete=SWITCHES)
 @click.argument("state", type=STATE)
 @with_client
 def set_switch(client: Terms, node: str, state: str) -> None:

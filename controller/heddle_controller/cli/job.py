@@ -15,6 +15,7 @@ from heddle.v1 import plan_pb2
 from heddle.v1.common_pb2 import Turn
 from heddle.v1.plan_pb2 import JobFare
 from heddle_controller.cli.client import Terms
+from heddle_controller.cli.completing import JOBS
 from heddle_controller.cli.failure import UNROUTED, CommandGroup, Failure
 from heddle_controller.cli.life import (
     echo_jobs,
@@ -135,7 +136,7 @@ def list_jobs(client: Terms) -> None:
 
 
 @job.command("show")
-@click.argument("name")
+@click.argument("name", shell_complete=JOBS)
 @with_client
 @watchable(of_jobs, of_plans)
 def show(client: Terms, name: str) -> None:
@@ -200,7 +201,7 @@ def _turn_of(client: Terms, one: pb.Job) -> Turn | None:
 
 
 @job.command("ports")
-@click.argument("name")
+@click.argument("name", shell_complete=JOBS)
 @click.option(
     "--host", "hosts", multiple=True, metavar="HOST", help="Only QPs of this host; may be repeated."
 )
@@ -245,7 +246,7 @@ def _ranges(ports: list[int]) -> str:
 
 
 @job.command("delete")
-@click.argument("names", nargs=-1, required=True)
+@click.argument("names", nargs=-1, required=True, shell_complete=JOBS)
 @waiting_options
 @with_client
 def delete(client: Terms, names: tuple[str, ...], seconds: float | None, *, wait: bool) -> None:
@@ -261,7 +262,7 @@ def delete(client: Terms, names: tuple[str, ...], seconds: float | None, *, wait
 
 
 @job.command("watch")
-@click.argument("names", nargs=-1)
+@click.argument("names", nargs=-1, shell_complete=JOBS)
 @click.option(
     "--until",
     type=click.Choice(["planned", "programmed"]),

@@ -14,6 +14,7 @@ from heddle.names import value_name
 from heddle.v1 import placement_pb2 as pb
 from heddle.v1.plan_pb2 import JobFare
 from heddle_controller.cli.client import Terms
+from heddle_controller.cli.completing import JOBS
 from heddle_controller.cli.failure import Failure
 from heddle_controller.cli.options import (
     POSITIVE,
@@ -101,7 +102,7 @@ _RESERVATION = click.option(
 
 
 @click.command("replace")
-@click.argument("name")
+@click.argument("name", shell_complete=JOBS)
 @click.argument("hosts", nargs=-1, required=True, metavar="OLD=NEW...")
 @_RESERVATION
 @with_client
@@ -126,7 +127,7 @@ def replace(client: Terms, name: str, hosts: tuple[str, ...], reservation: str) 
 
 
 @click.command("resize")
-@click.argument("name")
+@click.argument("name", shell_complete=JOBS)
 @click.option(
     "--add",
     multiple=True,
@@ -174,7 +175,7 @@ def resize(
 
 
 @click.command("suspend")
-@click.argument("names", nargs=-1, required=True)
+@click.argument("names", nargs=-1, required=True, shell_complete=JOBS)
 @waiting_options
 @with_client
 def suspend(client: Terms, names: tuple[str, ...], seconds: float | None, *, wait: bool) -> None:
@@ -200,7 +201,7 @@ def _at_rest(client: Terms, jobs: list[pb.Job], seconds: float | None) -> list[p
 
 
 @click.command("resume")
-@click.argument("names", nargs=-1, required=True)
+@click.argument("names", nargs=-1, required=True, shell_complete=JOBS)
 @with_client
 def resume(client: Terms, names: tuple[str, ...]) -> None:
     """Resume suspended jobs."""

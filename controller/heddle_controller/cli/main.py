@@ -9,6 +9,7 @@ import click
 from heddle.client import Credentials
 from heddle.text import plain_numbers
 from heddle_controller.cli.client import Terms
+from heddle_controller.cli.completing import FABRICS, SERVER
 from heddle_controller.cli.config import take_config
 from heddle_controller.cli.failure import EXIT_CODES, Failure, LazyGroup
 from heddle_controller.cli.output import format_options
@@ -44,14 +45,17 @@ COMMANDS = {
 @click.option(
     "--server",
     envvar="HEDDLE_SERVER",
-    default="127.0.0.1:7400",
+    default=SERVER,
     show_default=True,
     metavar="HOST:PORT[,...]",
     help="Address of the controller, or of each replica. If one does not answer, the "
     "next is asked.",
 )
 @click.option(
-    "--fabric", envvar="HEDDLE_FABRIC", help="Name of the fabric, if the controller has several."
+    "--fabric",
+    envvar="HEDDLE_FABRIC",
+    shell_complete=FABRICS,
+    help="Name of the fabric, if the controller has several.",
 )
 @click.option(
     "--timeout",

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from heddle_controller.cli.client import Terms
+from heddle_controller.cli.completing import JOBS
 from heddle_controller.cli.failure import Failure
 from heddle_controller.cli.options import with_client
 from heddle_controller.cli.output import echo, echo_json, echo_table
@@ -23,7 +24,7 @@ from heddle_controller.traffic.measured import (
 
 
 @click.command("measure")
-@click.argument("name")
+@click.argument("name", shell_complete=JOBS)
 @click.argument(
     "files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE..."
 )

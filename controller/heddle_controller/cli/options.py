@@ -14,6 +14,7 @@ from heddle.client import TimedOut, Unavailable
 from heddle.names import link_name, value_name
 from heddle.v1 import common_pb2
 from heddle_controller.cli.client import Terms
+from heddle_controller.cli.completing import FABRICS
 from heddle_controller.cli.failure import Failure
 from heddle_controller.cli.output import format_options
 
@@ -33,7 +34,7 @@ def with_server(command: Command) -> Command:
     """Pass ``Terms`` to the command first, changed by the options after the command."""
 
     @click.option("--server", metavar="HOST:PORT[,...]", help="Addresses of the controller.")
-    @click.option("--fabric", help="Name of the fabric.")
+    @click.option("--fabric", help="Name of the fabric.", shell_complete=FABRICS)
     @click.pass_obj
     @wraps(command)
     def run(

@@ -10,6 +10,7 @@ import click
 from heddle.gpus import gpu_ranges, parse_gpus
 from heddle.v1 import placement_pb2 as pb
 from heddle_controller.cli.client import Terms
+from heddle_controller.cli.completing import RESERVATIONS
 from heddle_controller.cli.failure import Failure
 from heddle_controller.cli.options import (
     INPUT_FILE,
@@ -197,7 +198,7 @@ def reservations(client: Terms) -> None:
 
 
 @click.command("release")
-@click.argument("name")
+@click.argument("name", shell_complete=RESERVATIONS)
 @with_client
 def release(client: Terms, name: str) -> None:
     """End a reservation early."""

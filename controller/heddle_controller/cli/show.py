@@ -12,6 +12,7 @@ from heddle.v1 import placement_pb2
 from heddle.v1 import plan_pb2 as pb
 from heddle_controller.cli import routes
 from heddle_controller.cli.client import Terms
+from heddle_controller.cli.completing import JOBS, SWITCHES_AND_LINKS
 from heddle_controller.cli.failure import UNROUTED, CommandGroup, Failure
 from heddle_controller.cli.options import INPUT_FILE, STATES, WHAT, link_ref, with_client
 from heddle_controller.cli.output import echo, echo_json
@@ -43,8 +44,13 @@ def show_plan(client: Terms) -> None:
 
 
 @show.command("routes")
-@click.option("--job", default="", help="Only flows of this job.")
-@click.option("--link", metavar="A,B[,KEY]", help="Only flows over this link.")
+@click.option("--job", default="", help="Only flows of this job.", shell_complete=JOBS)
+@click.option(
+    "--link",
+    metavar="A,B[,KEY]",
+    help="Only flows over this link.",
+    shell_complete=SWITCHES_AND_LINKS,
+)
 @with_client
 @watchable(of_plans)
 def show_routes(client: Terms, job: str, link: str | None) -> None:
@@ -98,12 +104,23 @@ def show_explanation(client: Terms, flow: str) -> None:
     "--down",
     multiple=True,
     metavar=WHAT,
+    shell_complete=SWITCHES_AND_LINKS,
     help="Assume that this link or switch is down; may be repeated.",
 )
 @click.option(
-    "--drain", multiple=True, metavar=WHAT, help="Assume that it is drained; may be repeated."
+    "--drain",
+    multiple=True,
+    metavar=WHAT,
+    shell_complete=SWITCHES_AND_LINKS,
+    help="Assume that it is drained; may be repeated.",
 )
-@click.option("--up", multiple=True, metavar=WHAT, help="Assume that it is up; may be repeated.")
+@click.option(
+    "--up",
+    multiple=True,
+    metavar=WHAT,
+    shell_complete=SWITCHES_AND_LINKS,
+    help="Assume that it is up; may be repeated.",
+)
 @click.option(
     "--jobs", type=INPUT_FILE, help="Assume that the jobs of this jobs.yaml are submitted."
 )
@@ -111,6 +128,7 @@ def show_explanation(client: Terms, flow: str) -> None:
     "--without-job",
     multiple=True,
     metavar="JOB",
+    shell_complete=JOBS,
     help="Assume that this job is deleted; may be repeated.",
 )
 @click.option(

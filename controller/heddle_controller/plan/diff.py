@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import pairwise
 from typing import NamedTuple, TypeVar
@@ -19,7 +19,13 @@ import numpy as np
 
 from heddle_controller.model.arrays import NONE, Bools, Ints, distinct, numbered
 from heddle_controller.model.fabric import Fabric, State, Structure
-from heddle_controller.model.flows import PREFIX, ROCE_PORT, UNANNOUNCED_JOB, unannounced_rows
+from heddle_controller.model.flows import (
+    PREFIX,
+    ROCE_PORT,
+    UNANNOUNCED_JOB,
+    Flows,
+    unannounced_rows,
+)
 from heddle_controller.model.plan import Paths, Plan, changed_rows, differing
 from heddle_controller.model.program import ANY_PORT, Edit, Entries, known_edit
 
@@ -410,13 +416,20 @@ def causes_between(
     old, new = _pairs(before), _pairs(after)
     found += _named(CauseKind.TRAFFIC_FOUND, sorted(new - old))
     found += _named(CauseKind.TRAFFIC_GONE, sorted(old - new))
-    if (
-        before is not None
-        and (known, old) == (wanted, new)
-        and not after.flows.same_as(before.flows)
-    ):
+    same_names = (known, old) == (wanted, new)
+    if before is not None and same_names and not after.flows.same_as(_flows_on(before, after)):
         found.append(Cause(CauseKind.FLOWS_CHANGED))
     return tuple(found) or (Cause(CauseKind.BETTER_PLAN),)
+
+
+def _flows_on(before: Plan, after: Plan) -> Flows:
+    """Return the flows of a plan with their NICs in the rows that these have in another plan."""
+    nodes, index = before.fabric.structure.nodes, after.fabric.structure.index
+    if before.fabric.structure is after.fabric.structure:
+        return before.flows
+    row = np.array([index.get(node, NONE) for node in nodes.ids], dtype=np.int64)
+    ends = row[before.flows.source], row[before.flows.destination]
+    return replace(before.flows, source=ends[0], destination=ends[1])
 
 
 def _jobs(plan: Plan | None) -> set[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from heddle_controller.model.fabric import State
+from heddle_controller.model.files.fabric_file import fabric_document, parse_fabric
 from heddle_controller.plan.diff import NAMES_PER_CAUSE, Cause, CauseKind, causes_between
 from heddle_controller.solve import plan_anew
 from tests.support.plan_chance import Wish, clos, wishes
@@ -47,6 +48,22 @@ def test_what_led_to_a_plan_is_told_by_kind() -> None:
     assert causes_between(PLAN, replace(PLAN)) == (Cause(kind.BETTER_PLAN),)
     other = clos(spines=2, nics=30)
     assert causes_between(PLAN, replace(PLAN, fabric=other)) == (Cause(kind.FABRIC_PUT),)
+
+
+def test_a_fabric_that_grew_leaves_flows_as_they_are() -> None:
+    """NICs have other rows in a fabric with more switches, but their flows have not changed."""
+    document = fabric_document(FABRIC)
+    document["nodes"].insert(0, {"id": "spine3", "kind": "spine"})
+    for leaf in ("leaf0", "leaf1"):
+        document["edges"].append({"source": leaf, "target": "spine3", "gbps": 100.0})
+    grown = parse_fabric(document, "test")
+    asked = {"a": Wish("n0", "n30"), "b": Wish("n1", "n31", job="other")}
+    after = plan_anew(grown, wishes(grown, **asked))
+    assert after.flows.source.tolist() != PLAN.flows.source.tolist()
+    assert causes_between(PLAN, after) == (Cause(CauseKind.FABRIC_PUT),)
+    slower = plan_anew(grown, wishes(grown, **asked | {"a": Wish("n0", "n30", gbps=50.0)}))
+    put = Cause(CauseKind.FABRIC_PUT)
+    assert causes_between(PLAN, slower) == (put, Cause(CauseKind.FLOWS_CHANGED))
 
 
 def test_flows_of_no_job_are_no_job_that_came_or_went() -> None:

@@ -248,17 +248,29 @@ async def test_what_is_measured_stands_beside_what_was_planned(still: World) -> 
     assert page.console == []
 
 
+OFFER = """{
+  document.querySelector("#kind").value = %s;
+  document.querySelector("#named").value = %s;
+  document.querySelector("#kind").dispatchEvent(new Event("change"));
+}"""
+
+
 async def test_what_if_is_asked_by_a_form_and_changes_nothing(still: World) -> None:
     """The form's answer has the worst link as it would be; the plan and the links stay.
 
     It counts all flows that would move, also those that are not named. A wrong name gives an alert.
+    The form offers the names that contain what is typed.
     """
     page = still.page
     async with still.client() as client:
         before = await client.list_routes()
     await still.open("/what-if")
     await page.until("document.querySelector('#named')")
-    await page.does("document.querySelector('#named').value = 'l0,s0'")
+    offered = "[...document.querySelectorAll('#names option')].map((one) => one.value).join(' ')"
+    for kind, typed, names in (("switch", "s", "s0 s1"), ("link", "l1,", "l1,s0,0 l1,s1,0")):
+        await page.does(OFFER % (json.dumps(kind), json.dumps(typed)))
+        await page.until(f"{offered} === {json.dumps(names)}")
+    await page.does(OFFER % ('"link"', '"l0,s0"'))
     await page.click("button")
     await page.until("document.querySelector('#answer tbody')")
     rows = await page.does(

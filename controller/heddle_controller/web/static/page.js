@@ -4,6 +4,7 @@ import {BANDS, Heatmap, bandColour, grids} from "/static/heatmap.js";
 const QUIET_SECONDS = 6; // after so long without an event, the page may be out of date
 const AGAIN_SECONDS = 3;
 const MEASURE = 5000; // milliseconds between two reads of measurements
+const MOST_NAMES = 50; // a form offers no more to complete
 const PAUSE = 2000; // milliseconds from an answer until the same is asked again
 const VIEWS = [["", "Overview"], ["map", "Fabric"], ["health", "Doctor"], ["jobs", "Jobs"], ["flows", "Flows"], ["plans", "Plans"], ["events", "Events"], ["what-if", "What if"], ["drills", "Drills"]];
 const main = document.getElementById("main");
@@ -471,10 +472,23 @@ function flowView(fabric, values) {
 
 function whatIfView(fabric) {
   const kind = h("select", {id: "kind"}, [["link", "A link fails"], ["switch", "A switch is drained"], ["job", "A job ends"]].map(([value, text]) => h("option", {value}, text)));
-  const named = h("input", {id: "named", required: true, autocomplete: "off"}), label = h("label", {for: "named"});
+  const named = h("input", {id: "named", required: true, autocomplete: "off", list: "names"}), label = h("label", {for: "named"});
+  const names = h("datalist", {id: "names"}), known = {};
   const answer = h("div", {id: "answer", role: "status"});
   const say = () => { label.textContent = {link: "Link, as A,B or A,B,KEY", switch: "Switch", job: "Job"}[kind.value]; };
-  kind.addEventListener("change", say);
+  const switches = () => (known.structure ??= api(fabric, "structure"));
+  const all = {
+    link: async () => { const {switch: {id}, link: {a, b, key}} = await switches(); return a.map((end, link) => linkName({source: id[end], target: id[b[link]], key: key[link]})); },
+    switch: async () => (await switches()).switch.id,
+    job: async () => (await (known.jobs ??= api(fabric, "jobs", {page: ""}))).jobs.map((job) => job.name.split("/").pop()),
+  };
+  const offer = async () => {
+    const of = kind.value, some = await all[of]().catch(() => []), text = named.value.trim();
+    if (of === kind.value) names.replaceChildren(...some.filter((name) => name.includes(text)).slice(0, MOST_NAMES).map((value) => h("option", {value})));
+  };
+  kind.addEventListener("change", () => { say(); offer(); });
+  named.addEventListener("focus", offer);
+  named.addEventListener("input", offer);
   say();
   const supposed = () => {
     const wanted = named.value.trim(), [source, target = "", key = ""] = wanted.split(",");
@@ -501,7 +515,7 @@ function whatIfView(fabric) {
       );
     } catch (error) { answer.replaceChildren(h("p", {role: "alert", class: "verdict warn"}, error.message)); }
   };
-  const form = h("form", {onsubmit: submit}, h("label", {for: "kind"}, "Suppose"), kind, label, named, h("button", {type: "submit"}, "Ask"));
+  const form = h("form", {onsubmit: submit}, h("label", {for: "kind"}, "Suppose"), kind, label, named, names, h("button", {type: "submit"}, "Ask"));
   return {title: "What if", box: h("div", {}, h("p", {}, "A plan is made as if, and thrown away."), form, answer)};
 }
 

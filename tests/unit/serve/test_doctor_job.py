@@ -197,3 +197,15 @@ def test_whole_flows_on_a_link_above_its_bound_should_have_two_qps() -> None:
     (found,) = [one for one in bad(examine(case(split))) if one.about == "link"]
     assert "A better plan may exist" in found.cure
     assert "qps" not in found.cure
+
+
+def test_a_bound_of_another_place_proves_nothing_of_a_link() -> None:
+    """A tier's bound is that of its worst place. A link that is less full may have another one."""
+    plan = plan_of_two()
+    fuller = replace(plan.flows, gbps=1.5 * plan.flows.gbps, qps=np.full(len(plan.flows), 4))
+    all_qps = replace(plan.paths, last_qp=np.full(len(plan.paths), 3))
+    for bound, told in ((1.5, "No plan does better"), (2.0, "Whether a plan does better is not")):
+        certificate = Certificate(2.0, bound, "cut", (TierCertificate("nic-leaf", 2.0, bound),))
+        here = replace(plan, flows=fuller, paths=all_qps, certificate=certificate)
+        (found,) = [one for one in bad(examine(case(here))) if one.about == "link"]
+        assert found.cure.startswith(told)

@@ -287,16 +287,19 @@ def _relief(case: JobCase, at: _At, *, alone: bool) -> str:
                 "make 2 QPs (NCCL_IB_QPS_PER_CONNECTION): flows with one QP cannot be split"
             )
         return cure
-    if alone:
-        name = case.job.job.name
-        return (
-            f"No plan does better ({tier} cannot be below {bound:.1%}): try another rank order, "
-            f"heddle job order FILE --only {name}, or bring back links: heddle fabric show"
+    known = f"No plan does better ({tier} cannot be below {bound:.1%})"
+    if load * _CLOSE < bound:
+        known = (
+            f"Whether a plan does better is not known: {tier} cannot be below {bound:.1%}, but "
+            "that is elsewhere"
         )
-    return (
-        f"No plan does better ({tier} cannot be below {bound:.1%}): move one of these jobs to "
-        "other hosts, or bring back links: heddle fabric show"
+    name = case.job.job.name
+    cure = (
+        f"try another rank order, heddle job order FILE --only {name}"
+        if alone
+        else "move one of these jobs to other hosts"
     )
+    return f"{known}: {cure}, or bring back links: heddle fabric show"
 
 
 def _with_whole_flows(at: _At) -> list[str]:

@@ -136,7 +136,8 @@ NAME = "trials.jsonl"
 class Journal:
     """The file of results of a campaign. Use it with ``with``.
 
-    ``results`` has the results by the number of the trial, both old ones and those added.
+    ``results`` has the results of the campaign's trials by number, both old ones and those added.
+    The file may have others too, if more trials were played before.
     """
 
     def __init__(self, folder: Path, campaign: Campaign, *, resume: bool) -> None:
@@ -147,6 +148,7 @@ class Journal:
                 unreadable; or the journal cannot be written.
         """
         self.path = folder / NAME
+        self._asked = campaign.trial_count
         self.results: dict[int, Result] = {}
         head = {"campaign": campaign.name, "fingerprint": campaign.fingerprint()}
         try:
@@ -198,7 +200,8 @@ class Journal:
                     self._compare(record, head)
                 else:
                     result = read_result(record)
-                    self.results[result.number] = result
+                    if result.number < self._asked:
+                        self.results[result.number] = result
             except InputError:
                 raise
             except (ValueError, TypeError, KeyError, AttributeError) as error:

@@ -98,6 +98,19 @@ def test_a_longer_campaign_plays_only_what_is_more(tmp_path: Path) -> None:
     assert sorted(player.given) == [4, 5]
 
 
+def test_a_shorter_campaign_tells_of_its_own_trials(tmp_path: Path) -> None:
+    """A campaign with fewer trials has the results of these alone; the file keeps the others."""
+    with Journal(tmp_path, small(6), resume=False) as journal:
+        run_campaign(small(6), Player(), journal, nobody)
+    player = Player()
+    with Journal(tmp_path, small(4), resume=True) as journal:
+        results = run_campaign(small(4), player, journal, nobody)
+    assert not player.given
+    assert {result.number for result in results} == {0, 1, 2, 3}
+    with Journal(tmp_path, small(6), resume=True) as journal:
+        assert len(journal.results) == 6
+
+
 def test_results_of_another_campaign_are_not_mixed_in(tmp_path: Path) -> None:
     """Another seed draws other trials, so it is refused with advice to give another --out."""
     with Journal(tmp_path, small(), resume=False):

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from heddle_emulator.drill.load import load_scenario
-from heddle_emulator.drill.scenario import Expectation, Scenario, Step
+from heddle_emulator.drill.scenario import Expectation, Scenario, Statistic, Step
 
 FOLDER = Path(__file__).resolve().parent
 PAGE = FOLDER / "README.md"
@@ -36,6 +36,8 @@ WORLDS = {
 }
 SHOWN = 4
 """Number of steps that are written out."""
+OVER_RUNS = frozenset({Statistic.MEDIAN, Statistic.P99})
+"""Statistics that single runs may exceed; any other bound is one for each run."""
 
 
 def paths() -> list[Path]:
@@ -85,7 +87,9 @@ def _must_hold(scenario: Scenario) -> str:
 
 
 def _bound(told: Expectation) -> str:
-    parts = [told.measure, told.when.value if told.when else "", f"of {told.of}" if told.of else ""]
+    over_runs = told.statistic.value if told.statistic in OVER_RUNS else ""
+    when, of = told.when.value if told.when else "", f"of {told.of}" if told.of else ""
+    parts = [over_runs, told.measure, when, of]
     what = " ".join(part for part in parts if part)
     ratio = f" of {told.over}'s" if told.over else ""
     return f"{what} {told.bound.value} {told.value:g}{ratio}"

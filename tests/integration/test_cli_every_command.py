@@ -71,6 +71,7 @@ job resume blue
 job delete red --wait
 job order {folder}/green.yaml
 job place {folder}/green.yaml
+job place {folder}/anywhere.yaml --hosts 2
 job reserve r1 l0-h0 l1-h0
 job reservations
 job submit {folder}/green.yaml --reservation r1
@@ -198,6 +199,8 @@ async def test_every_command_prints_documents_alone(
     async with controlling(tmp_path) as controller:
         await begun(tmp_path, controller)
         await asyncio.to_thread((tmp_path / "green.yaml").write_text, GREEN)
+        anywhere = GREEN.replace("  hosts: [l0-h0, l1-h0]\n", "")
+        await asyncio.to_thread((tmp_path / "anywhere.yaml").write_text, anywhere)
         await asyncio.to_thread((tmp_path / "flows.csv").write_text, FLOWS)
         await asyncio.to_thread(measured, tmp_path)
         async with Fleet(FABRIC, [controller.address], name="fabrics/pod") as fleet:

@@ -30,9 +30,9 @@ from heddle_controller.traffic.jobs_file import load_jobs
 _SECONDS = 300
 
 
-def one_job(file: Path, only: str | None) -> tuple[Job, pb.JobSpec]:
+def one_job(file: Path, only: str | None, hosts_if_none: int = 0) -> tuple[Job, pb.JobSpec]:
     """Return the job of a file that is meant; Failure if it is missing or ambiguous."""
-    found = [one for one in load_jobs(file) if only in (None, one.name)]
+    found = [one for one in load_jobs(file, hosts_if_none) if only in (None, one.name)]
     if len(found) != 1:
         there = "has no such job" if not found else "has several jobs: say which by --only"
         raise Failure(f"{file}: {there}")
@@ -95,14 +95,14 @@ def place(
 ) -> None:
     """Choose hosts for a job of a jobs.yaml; print the best choice in rank order.
 
-    The hosts in the file only say how many the job needs. Each choice is scored with a plan of this
-    job beside all running jobs. Hosts that jobs use are left out, also those that this job uses
-    already, and so are reserved hosts. The hosts go to standard output; the choices and the reasons
-    go to standard error. --json prints everything.
+    The hosts in the file only say how many the job needs; with --hosts it may name none. Each
+    choice is scored with a plan of this job beside all running jobs. Hosts that jobs use are left
+    out, also those that this job uses already, and so are reserved hosts. The hosts go to standard
+    output; the choices and the reasons go to standard error. --json prints everything.
     """
     if reserve == "":
         raise Failure("--reserve: it is empty; give the reservation a name")
-    one, spec = one_job(file, only)
+    one, spec = one_job(file, only, host_count or 0)
     if not one.gpus_per_host:
         why = "takes different numbers of GPUs of its hosts, so no others can stand in for them"
         raise Failure(f"{file}: job {one.name!r} {why}: order its ranks by heddle job order")

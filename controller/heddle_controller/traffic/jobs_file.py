@@ -26,7 +26,7 @@ from heddle_controller.model.errors import MAX_PROBLEMS, InputError, Problem, re
 from heddle_controller.model.files.records import short
 from heddle_controller.model.files.yaml_text import Record, load_yaml
 from heddle_controller.model.flows import TrafficClass
-from heddle_controller.model.host_lists import expand
+from heddle_controller.model.host_lists import MAX_HOSTS, expand
 from heddle_controller.model.job import (
     Algorithm,
     Collective,
@@ -54,10 +54,11 @@ _ALGORITHMS = {algorithm.value: algorithm for algorithm in Algorithm}
 _CLASSES = {name.name.lower(): name for name in TrafficClass}
 
 
-def load_jobs(path: Path) -> tuple[Job, ...]:
+def load_jobs(path: Path, hosts_if_none: int = 0) -> tuple[Job, ...]:
     """Return the jobs of a jobs.yaml (plain or gzip), in order of the file.
 
-    ``trace:`` is the path of a file, relative to the folder of the yaml.
+    ``trace:`` is the path of a file, relative to the folder of the yaml. A job without hosts gets
+    ``hosts_if_none`` made-up ones; if that is 0, every job must name its hosts.
 
     Raises:
         InputError: the file cannot be read or is not a list of jobs, a job is faulty (each
@@ -67,7 +68,7 @@ def load_jobs(path: Path) -> tuple[Job, ...]:
     if not isinstance(document, list) or not document:
         found = "is empty" if not document else f"is {short(document)}"
         raise refuse(str(path), "", f"the list of jobs {found}; give one or more '- job: NAME'")
-    reader = _Reader(path)
+    reader = _Reader(path, hosts_if_none)
     jobs = [job for row, record in enumerate(document) for job in reader.job(row, record)]
     problems = reader.problems or list(shared_hosts(jobs))
     if problems:
@@ -88,8 +89,9 @@ def read_job(path: Path, row: int, record: object) -> tuple[list[Job], list[Prob
 class _Reader:
     """Reads the jobs of one file, gathers problems, and keeps traces that several jobs name."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, hosts_if_none: int = 0) -> None:
         self.path = path
+        self.hosts_if_none = hosts_if_none
         self.problems: list[Problem] = []
         self.traces: dict[str, Trace] = {}
 
@@ -115,7 +117,7 @@ class _Reader:
         name = fields.text("job", _NAME_CURE)
         if name and not _NAME.fullmatch(name):
             fields.fault(f"the name {short(name)} cannot be used; {_NAME_CURE}")
-        hosts, gpus = _placed(fields)
+        hosts, gpus = _placed(fields, self.hosts_if_none)
         counts = {len(part) for part in gpus}
         return Job(
             name=name,
@@ -201,12 +203,15 @@ def _filled(given: Parallelism, told: Parallelism) -> Parallelism:
     return replace(given, **degrees)
 
 
-def _placed(fields: Fields) -> tuple[tuple[str, ...], tuple[Gpus, ...]]:
+def _placed(fields: Fields, if_none: int) -> tuple[tuple[str, ...], tuple[Gpus, ...]]:
     """Return the hosts, and the GPUs of each; no GPUs if the job has whole hosts."""
     value = fields.record.get("hosts")
     entries = [value] if isinstance(value, str) else fields.entries("hosts")
     if not entries:
-        fields.fault("has no hosts; name them in rank order")
+        entries = [f"{fields.label} {row}" for row in range(min(if_none, MAX_HOSTS))]
+    if not entries:
+        cure = "name them in rank order, or find some by 'heddle job place --hosts NUMBER'"
+        fields.fault(f"has no hosts; {cure}")
     whole = _gpus(fields, "gpus")
     hosts: list[str] = []
     gpus: list[Gpus] = []

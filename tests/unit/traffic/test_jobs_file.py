@@ -100,6 +100,14 @@ def test_parts_of_hosts(tmp_path: Path) -> None:
     assert three == Job("c", ("h2", "h3"), 0, Parallelism(tp=4), gpus=((7,), (0, 2, 3)))
 
 
+def test_a_job_without_hosts_gets_as_many_as_are_asked_for(tmp_path: Path) -> None:
+    """A job that names no hosts gets made-up ones; one that names some keeps them."""
+    both = ONE + "- {job: b, gpus_per_host: 8, parallelism: {tp: 8, dp: 3}}\n"
+    named, anywhere = load_jobs(_written(tmp_path, both), 3)
+    assert named.hosts == ("h0", "h1")
+    assert (len({*anywhere.hosts}), anywhere.rank_count) == (3, 24)
+
+
 def test_packed_file(tmp_path: Path) -> None:
     """A gzip file is read like a plain one."""
     path = tmp_path / "jobs.yaml.gz"

@@ -368,7 +368,8 @@ class Errors(CallLayer):
         The status of an incident names only its id; the log has the traceback.
         """
         if isinstance(error, TimeoutError):
-            message = f"not done within {self._limit:g} s; repeat it with the same request_id"
+            cure = "if it is a change, repeat it with the same request_id, and it is made once"
+            message = f"not done within {self._limit:g} s: ask for less, or again later; {cure}"
             code = grpc.StatusCode.DEADLINE_EXCEEDED
             return errors.refused(errors.Refusal(code, "SERVER_DEADLINE", message))
         incident = uuid.uuid4().hex[:12]

@@ -7,6 +7,7 @@ import random
 from dataclasses import replace
 
 import pytest
+from typing_extensions import override
 
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.flows import concatenate
@@ -17,6 +18,7 @@ from heddle_controller.place.order import Hosts, candidates, places, run_lengths
 from heddle_controller.place.score import scores
 from heddle_controller.planner.advice import order_ranks
 from heddle_controller.planner.core import planning_engine
+from heddle_controller.planner.port import Trial
 from heddle_controller.solve import Options, plan_anew
 from heddle_controller.state.records import Intent, JobFacts, JobRecord, JobState
 from heddle_controller.traffic.groups import resolve_parallelism
@@ -121,6 +123,41 @@ def test_beside_other_jobs_an_order_is_never_worse_than_alphabetical() -> None:
     check_beside(16785204)  # equal choices fall by the order of flows, which is that of jobs' names
     for seed in fresh_seeds(0, 120):
         check_beside(seed)
+
+
+class SlowToCompare(DirectPlanner):
+    """Never ends a plan from scratch that is made to compare orders."""
+
+    @override
+    async def try_job(
+        self,
+        intent: Intent,
+        job: Job,
+        standing: Plan | None,
+        *,
+        settled: bool = False,
+        hasty: bool = False,
+    ) -> Trial:
+        """Answer at once, or never."""
+        if settled:
+            await asyncio.Event().wait()
+        return await super().try_job(intent, job, standing, hasty=hasty)
+
+
+def test_without_time_to_compare_only_what_cuts_prefer_is_taken() -> None:
+    """An answer comes when the time is up: a better order by cuts, no slower at once, or none."""
+    taken = 0
+    for seed in (4, 7, 10, 16):
+        intent, standing, job = beside_others(random.Random(seed))
+        planner = SlowToCompare(planning_engine(None))
+        found = asyncio.run(order_ranks(planner, intent, job, standing, 0.05))
+        if found.hosts == tuple(sorted(job.hosts)):
+            assert found.score == found.alphabetical, f"seed {seed}"
+            continue
+        taken += 1
+        assert found.score.better_than(found.alphabetical), f"seed {seed}"
+        assert found.score.no_worse_than(found.alphabetical), f"seed {seed}"
+    assert taken, "no order was taken where some are"
 
 
 def check_beside(seed: int) -> bool:

@@ -7,6 +7,7 @@ in between. A caller may be cancelled at any time; no more are asked then.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -23,6 +24,11 @@ MANY_RANKS = 512
 """Ranks from which a job counts as large: choices that cannot be the best are not fully planned."""
 MOST_SETTLED = 2
 """Most orders, besides the alphabetical one, that are compared by the plan after some quiet."""
+SETTLED_FLOWS = 3000
+"""Flows for each of which multiples such a plan may take a second, if links have to be over-full.
+
+Without that much time it is not begun, because a planning process would go on with it in vain.
+"""
 
 QUESTIONS_AT_ONCE = 2
 """Questions that one recommendation asks at a time; an advisor may have several processes."""
@@ -63,14 +69,15 @@ class Recommendation:
 
 
 async def order_ranks(
-    advisor: Advisor, intent: Intent, job: Job, standing: Plan | None
+    advisor: Advisor, intent: Intent, job: Job, standing: Plan | None, seconds: float = math.inf
 ) -> RankOrder:
     """Return the best order found of a job's hosts, beside the other jobs of an intent.
 
     Alphabetical order is kept if all flows get all they ask for in it, or if no order is better by
     cuts. The few orders that are best by cuts are compared by the plan after some quiet, since
     plans with similar cuts differ much. If flows are too many for that plan, another order must
-    also be no worse in the plan that is made at once.
+    also be no worse in the plan that is made at once. If that comparison takes longer than
+    ``seconds``, only an order that is surely better by cuts is taken (``Score.rank_beside``).
     """
 
     async def scored(hosts: Hosts) -> Score:
@@ -97,7 +104,19 @@ async def order_ranks(
     if not liked:
         return kept
     best_by_cuts = [hosts for _, hosts in liked[:MOST_SETTLED]]
-    default, *settled_scores = await _all([first, *best_by_cuts], settled)
+    flows = len(standing.flows) if standing is not None else 0
+    try:
+        async with asyncio.timeout(seconds if flows <= seconds * SETTLED_FLOWS else 0.0):
+            default, *settled_scores = await _all([first, *best_by_cuts], settled)
+    except TimeoutError:
+        choices = [(alphabetical, first)]
+        choices += [
+            (score, hosts)
+            for score, hosts in liked
+            if score.better_than(alphabetical) and score.no_worse_than(alphabetical)
+        ]
+        score, hosts = min(choices, key=lambda one: one[0].rank_beside(alphabetical))
+        return RankOrder(hosts, score, alphabetical)
     best = RankOrder(first, default, default)
     for hosts, found in zip(best_by_cuts, settled_scores, strict=True):
         if found.better_than(best.score) and found.no_worse_than(default):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
@@ -30,6 +31,8 @@ from heddle_controller.state.records import Intent, JobRecord
 from heddle_controller.store.store import Store
 
 _Context = aio.ServicerContext[Any, Any]
+_COMPARING_SECONDS = 30.0
+"""Most seconds for plans to compare orders of ranks by; half of what a call may take."""
 
 
 class PlacementService(PlacementServiceServicer):
@@ -137,7 +140,8 @@ class PlacementService(PlacementServiceServicer):
         check_free(job, intent.jobs, "give other hosts, or say that it is replaced")
         committed = await self._store.committed(fabric)
         standing = committed.plan if committed is not None else None
-        found = await order_ranks(self._advisor, intent, job, standing)
+        seconds = min((context.time_remaining() or math.inf) / 2, _COMPARING_SECONDS)
+        found = await order_ranks(self._advisor, intent, job, standing, seconds)
         return pb.OrderRanksResponse(
             hosts=found.hosts,
             score=placements.score_to_pb(found.score),

@@ -70,7 +70,9 @@ class PlacementServiceStub:
     OrderRanks: _grpc.UnaryUnaryMultiCallable[_placement_pb2.OrderRanksRequest, _placement_pb2.OrderRanksResponse]
     """Recommends an order of a job's ranks over given hosts: tp inside hosts, cp and ep below few
     switches, dp rings inside leaves and zones, pp across. Orders are compared by the plans that
-    they would have beside the running jobs. Nothing is changed or reserved.
+    they would have beside the running jobs, after some quiet. If such plans take more than half of
+    the time until the deadline, an order is recommended only if it is surely better by the links
+    that leave the job's leaves and zones. Nothing is changed or reserved.
     INVALID_ARGUMENT: the job is faulty or does not fit the fabric. FAILED_PRECONDITION: hosts or
     GPUs are in use by other jobs. Reservations are ignored.
     """
@@ -136,7 +138,9 @@ class PlacementServiceAsyncStub(PlacementServiceStub):
     OrderRanks: _aio.UnaryUnaryMultiCallable[_placement_pb2.OrderRanksRequest, _placement_pb2.OrderRanksResponse]  # type: ignore[assignment]
     """Recommends an order of a job's ranks over given hosts: tp inside hosts, cp and ep below few
     switches, dp rings inside leaves and zones, pp across. Orders are compared by the plans that
-    they would have beside the running jobs. Nothing is changed or reserved.
+    they would have beside the running jobs, after some quiet. If such plans take more than half of
+    the time until the deadline, an order is recommended only if it is surely better by the links
+    that leave the job's leaves and zones. Nothing is changed or reserved.
     INVALID_ARGUMENT: the job is faulty or does not fit the fabric. FAILED_PRECONDITION: hosts or
     GPUs are in use by other jobs. Reservations are ignored.
     """
@@ -241,7 +245,9 @@ class PlacementServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_placement_pb2.OrderRanksResponse, _abc.Awaitable[_placement_pb2.OrderRanksResponse]]:
         """Recommends an order of a job's ranks over given hosts: tp inside hosts, cp and ep below few
         switches, dp rings inside leaves and zones, pp across. Orders are compared by the plans that
-        they would have beside the running jobs. Nothing is changed or reserved.
+        they would have beside the running jobs, after some quiet. If such plans take more than half of
+        the time until the deadline, an order is recommended only if it is surely better by the links
+        that leave the job's leaves and zones. Nothing is changed or reserved.
         INVALID_ARGUMENT: the job is faulty or does not fit the fabric. FAILED_PRECONDITION: hosts or
         GPUs are in use by other jobs. Reservations are ignored.
         """

@@ -43,6 +43,8 @@ from tests.support.kubectl import kubectl
 from tests.support.slurm_world import even_and_odd
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.timeout(5400)  # the API server is built before the first test
+
 PAGE = 500
 """Objects in one page of a list."""
 

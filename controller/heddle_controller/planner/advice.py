@@ -73,15 +73,16 @@ async def order_ranks(
 ) -> RankOrder:
     """Return the best order found of a job's hosts, beside the other jobs of an intent.
 
-    Alphabetical order is kept if all flows get all they ask for in it, or if no order is better by
-    cuts. The few orders that are best by cuts are compared by the plan after some quiet, since
-    plans with similar cuts differ much. If flows are too many for that plan, another order must
-    also be no worse in the plan that is made at once. If that comparison takes longer than
-    ``seconds``, only an order that is surely better by cuts is taken (``Score.rank_beside``).
+    Orders are first tried while all other flows stay. Alphabetical order is kept if all flows get
+    all they ask for in it, or if no order is better by cuts. The few orders that are best by cuts
+    are compared by the plan after some quiet, since plans with similar cuts differ much. If flows
+    are too many for that plan, another order must also be no worse in the plan that is made at
+    once. If that comparison takes longer than ``seconds``, only an order that is surely better by
+    cuts is taken (``Score.rank_beside``).
     """
 
     async def scored(hosts: Hosts) -> Score:
-        return (await advisor.try_job(intent, job.on(hosts), standing)).score
+        return (await advisor.try_job(intent, job.on(hosts), standing, hasty=True)).score
 
     known: dict[Hosts, Score] = {}
 

@@ -848,7 +848,8 @@ class OrderRanksResponse(_message.Message):
     @_builtins.property
     def alphabetical(self) -> Global___JobScore:
         """Score of the job with its hosts in alphabetical order. It is no better than score by
-        least_network_seconds, nor by max_utilization.
+        least_network_seconds, nor by max_utilization. Both scores are of plans in which all other flows
+        stay where they are, unless orders were compared by the plans after some quiet.
         """
 
     @_builtins.property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,7 @@ SOURCES = [
     if not path.stem.endswith(("_pb2", "_pb2_grpc"))
 ]
 MEMORIES = {"cache", "lru_cache"}
+WORDS = re.compile(rf"\b({'|'.join(MEMORIES)}|global)\b")
 CONTAINERS = {
     *("dict", "list", "set", "bytearray", "deque", "OrderedDict", "defaultdict", "Counter"),
     *("WeakKeyDictionary", "WeakValueDictionary", "WeakSet", "local"),
@@ -31,11 +33,15 @@ def caches(source: str) -> set[str]:
     """The names by which a module's functions keep something from one call to the next."""
     tree = ast.parse(source)
     kept = {name for name, value in _assigned(tree) if _is_container(value)}
+    if not kept and not WORDS.search(source):
+        return set()  # most modules; looking through their functions would take the most time
     found = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             if any(map(_is_memory, node.decorator_list)) and _has_arguments(node):
                 found.add(node.name)
+            if not kept:
+                continue
             local = {name for name, _ in _assigned(node)} | {
                 a.arg for a in ast.walk(node.args) if isinstance(a, ast.arg)
             }

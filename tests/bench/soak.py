@@ -61,7 +61,7 @@ class Soak:
             if now >= due:
                 self.samples.append(await self.measure(now))
                 report(self.samples[-1])
-                due += seconds / SAMPLES
+                due = time.monotonic() - begin + seconds / SAMPLES
             await self.events.one(young=now < seconds / 4)
             await asyncio.sleep(self.events.chance.expovariate(1 / PAUSE))
         self.samples.append(await self.measure(seconds))

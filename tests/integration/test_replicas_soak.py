@@ -15,8 +15,11 @@ EVENTS = 6
 
 
 @pytest.mark.parametrize("store", ["redis", "sqlite"])
-async def test_a_moment_of_the_soak(tmp_path: Path, store: str) -> None:
+async def test_a_moment_of_the_soak(
+    tmp_path: Path, store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """All acknowledged state is there in the end, and a fresh controller has nothing to change."""
+    monkeypatch.setattr("tests.bench.soak.SAMPLES", 1)  # taking one takes longer than an event
     seen: list[Sample] = []
     done = await soak(tmp_path, 1.0, SEED, seen.append, store, least=EVENTS)
     assert done.events.count.total() >= EVENTS, f"seed {SEED}"

@@ -78,6 +78,10 @@ STATES = "[...document.querySelectorAll('main a[href$=\"/jobs\"]')]"
 CELLS = """[...document.querySelectorAll("tbody tr")].map(
   (row) => [...row.cells].map((cell) => cell.innerText))"""
 """The texts of all rows of all tables."""
+FEWER_ROWS = (
+    "document.querySelectorAll('tbody tr:nth-child(n + 21)').forEach((row) => row.remove())"
+)
+"""Leaves twenty rows of each table: axe takes most of its time for hundreds that are alike."""
 SHORT_ANSWER = """{
   const real = window.fetch;
   window.fetch = async (...given) => {
@@ -313,6 +317,7 @@ async def test_axe_finds_nothing_that_keeps_people_out(still: World) -> None:
         for path, there in {**VIEWS, f"/flow{flow}": "#reasons"}.items():
             await still.open(path)
             await page.until(f"document.querySelector('{there}')")
+            await page.does(FEWER_ROWS)
             await page.does(f"{axe}; 0")
             found = await page.does(violations)
             assert found == [], (path, width, dark, json.dumps(found))

@@ -67,8 +67,8 @@ class Ecmp:
     def one(self, packet: Packet, dead: Collection[int]) -> int:
         """Return the index of a packet's next hop, or DROPPED; ``dead`` next hops are left out."""
         alive = self._alive(self._underlay.next_hops(packet.destination), dead)
-        if not alive:
-            return DROPPED
+        if len(alive) <= 1:
+            return alive[0] if alive else DROPPED
         return alive[choose(flow_hash(self._seed, *packet), len(alive))]
 
     def many(self, packets: Packets, dead: Collection[int]) -> Ints:

@@ -328,16 +328,16 @@ async def test_axe_finds_nothing_that_keeps_people_out(still: World) -> None:
 @pytest.mark.deep
 async def test_a_page_left_open_for_a_day_grows_no_more(still: World) -> None:
     """A day of changes, one every five seconds, adds no nodes and no memory to the page."""
-    page, changes = still.page, examples(500, 17_280)
+    page, changes = still.page, examples(300, 17_280)
     played = await page.send("Page.addScriptToEvaluateOnNewDocument", source=PLAYED)
     try:
         for path in ("", "/events", "/plans"):
             await still.open(path)
             await page.until("window.played && window.tell")
-            await page.does("tell(0, 300)")
+            await page.does("tell(0, 100)")
             await page.until(f"document.querySelector('{VIEWS[path]}')")
             before = await grown(page)
-            await page.does(f"tell(300, {changes})")
+            await page.does(f"tell(100, {changes})")
             after = await grown(page)
             shown = await page.does("document.querySelector('main').textContent")
             assert f"{changes - 1}" in shown, path

@@ -119,8 +119,8 @@ def recorded(job: Job) -> JobRecord:
 @pytest.mark.deep
 def test_beside_other_jobs_an_order_is_never_worse_than_alphabetical() -> None:
     """Planned beside other jobs, the job takes no longer, and as long as the score says."""
-    assert check_beside(4), "no order was better where one was"
-    check_beside(16785204)  # equal choices fall by the order of flows, which is that of jobs' names
+    # Here equal choices also fall by the order of flows, which is that of jobs' names.
+    assert check_beside(1812), "no order was better where one was"
     for seed in fresh_seeds(0, 120):
         check_beside(seed)
 

@@ -33,7 +33,7 @@ def test_jobs_of_two_phases_that_share_leaves_fill_no_link_twice(seed: int) -> N
     assert certificate.gap == pytest.approx(0.0, abs=1e-6), f"seed {seed}"
 
 
-@pytest.mark.parametrize("seed", [0, 3, 4])
+@pytest.mark.parametrize("seed", [0, 4])
 def test_a_tier_is_at_its_bound_beside_one_that_is_not(seed: int) -> None:
     """No core link is overfull, although phases that share leaves fill some links below them.
 

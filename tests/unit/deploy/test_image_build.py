@@ -66,9 +66,12 @@ def copy(source: Path, target: Path) -> None:
         shutil.copy(source, target)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Yield the environment that the build stage of the controller's image makes."""
+    """Yield the environment that the build stage of the controller's image makes.
+
+    One test has all that is asked of it: if several shared it, each worker would make its own.
+    """
     root = tmp_path_factory.mktemp("image")
     _, (build, _) = read("controller")
     carry_out(build, root)
@@ -114,7 +117,8 @@ async def test_the_build_stage_makes_a_controller_that_serves(built: Path, tmp_p
     """Carried out step by step without an engine, the stage gives a controller that serves.
 
     The image's own health check, run by the built Python, succeeds. The controller stops with
-    status 0.
+    status 0. The environment has packages in versions of the lock, the two of Heddle, and no pip.
+    `heddle` is in it too, with all that it imports.
     """
     async with controller(built, tmp_path) as api:
         check = await asyncio.create_subprocess_exec(
@@ -124,10 +128,12 @@ async def test_the_build_stage_makes_a_controller_that_serves(built: Path, tmp_p
         )
         _, said = await check.communicate()
         assert (check.returncode, said) == (0, b"")
+    await asyncio.to_thread(holds_the_lock_and_nothing_else, built)
+    await asyncio.to_thread(has_the_operators_command, built)
 
 
-def test_the_environment_holds_the_lock_and_nothing_else(built: Path) -> None:
-    """The environment has packages in versions of the lock, the two of Heddle, and no pip."""
+def holds_the_lock_and_nothing_else(built: Path) -> None:
+    """Check that an environment has what the lock says, our two distributions, and no pip."""
     script = (
         "from importlib.metadata import distributions as d;"
         "print(*sorted(f'{each.name}=={each.version}'.lower() for each in d()))"
@@ -142,7 +148,7 @@ def test_the_environment_holds_the_lock_and_nothing_else(built: Path) -> None:
     assert not any(each.startswith(("pip==", "setuptools==", "pytest==", "uv==")) for each in here)
 
 
-def test_the_operators_command_comes_with_it(built: Path) -> None:
-    """`heddle` is in the same image, with all that it imports."""
+def has_the_operators_command(built: Path) -> None:
+    """Check that `heddle` is in an environment, with all that it imports."""
     done = subprocess.run([built / "bin" / "heddle", "--help"], capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (0, b"")

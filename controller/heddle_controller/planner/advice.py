@@ -24,10 +24,11 @@ MANY_RANKS = 512
 """Ranks from which a job counts as large: choices that cannot be the best are not fully planned."""
 MOST_SETTLED = 2
 """Most orders, besides the alphabetical one, that are compared by the plan after some quiet."""
-SETTLED_FLOWS = 3000
-"""Flows for each of which multiples such a plan may take a second, if links have to be over-full.
+SETTLED_FLOWS = 500
+"""Flows that such a plan may have for each second that there is.
 
-Without that much time it is not begun, because a planning process would go on with it in vain.
+With more it would not be ready in time where links have to be over-full, and a planning process
+would go on with it in vain.
 """
 
 QUESTIONS_AT_ONCE = 2
@@ -75,10 +76,9 @@ async def order_ranks(
 
     Orders are first tried while all other flows stay. Alphabetical order is kept if all flows get
     all they ask for in it, or if no order is better by cuts. The few orders that are best by cuts
-    are compared by the plan after some quiet, since plans with similar cuts differ much. If flows
-    are too many for that plan, another order must also be no worse in the plan that is made at
-    once. If that comparison takes longer than ``seconds``, only an order that is surely better by
-    cuts is taken (``Score.rank_beside``).
+    are compared by the plan after some quiet, since plans with similar cuts differ much. If that
+    comparison would take longer than ``seconds``, an order is taken only if it is surely better by
+    cuts (``Score.rank_beside``) and no worse in the plan that is made at once.
     """
 
     async def scored(hosts: Hosts) -> Score:
@@ -104,25 +104,30 @@ async def order_ranks(
     liked.sort(key=lambda one: (one[0].settled_seconds, one[0].seconds))
     if not liked:
         return kept
+    if standing is not None and len(standing.flows) > seconds * SETTLED_FLOWS:
+        return _surely_best(kept, liked)
     best_by_cuts = [hosts for _, hosts in liked[:MOST_SETTLED]]
-    flows = len(standing.flows) if standing is not None else 0
     try:
-        async with asyncio.timeout(seconds if flows <= seconds * SETTLED_FLOWS else 0.0):
+        async with asyncio.timeout(seconds):
             default, *settled_scores = await _all([first, *best_by_cuts], settled)
     except TimeoutError:
-        choices = [(alphabetical, first)]
-        choices += [
-            (score, hosts)
-            for score, hosts in liked
-            if score.better_than(alphabetical) and score.no_worse_than(alphabetical)
-        ]
-        score, hosts = min(choices, key=lambda one: one[0].rank_beside(alphabetical))
-        return RankOrder(hosts, score, alphabetical)
+        return _surely_best(kept, liked)
     best = RankOrder(first, default, default)
     for hosts, found in zip(best_by_cuts, settled_scores, strict=True):
         if found.better_than(best.score) and found.no_worse_than(default):
             best = RankOrder(hosts, found, default)
     return best
+
+
+def _surely_best(kept: RankOrder, liked: Sequence[tuple[Score, Hosts]]) -> RankOrder:
+    """Return the best of some orders as far as cuts can tell, or alphabetical order in doubt."""
+    default = kept.alphabetical
+    choices = [(default, kept.hosts)]
+    choices += [
+        one for one in liked if one[0].better_than(default) and one[0].no_worse_than(default)
+    ]
+    score, hosts = min(choices, key=lambda one: one[0].rank_beside(default))
+    return RankOrder(hosts, score, default)
 
 
 async def recommend(

@@ -94,9 +94,6 @@ from heddle_controller.traffic.jobs import flows_of_job
 
 _MAX_TOLD = 20
 """The most slowed jobs that a trial names."""
-MOST_SETTLED_FLOWS = 50_000
-"""Flows up to which a question gets a plan made from scratch. With more, that takes over ten
-seconds."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -260,7 +257,6 @@ class PlanningCore:
         """Implement ``Planner.try_job``."""
         before = self._standing(intent, standing)
         own = self._engine.flows_of_job(job, intent.fabric)
-        settled &= len(before.flows) + len(own) <= MOST_SETTLED_FLOWS
         wanted = self._wanted_with(intent, job, own, before, in_order=settled)
         wanted = _knowing(wanted, before)
         repair = self._repair_of(intent.name, before, wanted)

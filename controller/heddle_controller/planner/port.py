@@ -115,7 +115,7 @@ class Advisor(Protocol):
             intent: The intent without the job, or with the job as it is now.
             job: The job on the hosts to try.
             standing: The current plan, or None.
-            settled: Whether to score the plan after some quiet too, unless flows are too many.
+            settled: Whether to score the plan after some quiet too.
             hasty: Whether flows of other jobs stay where they are, if that saves time.
         """
         ...

@@ -35,6 +35,7 @@ from heddle_controller.state.records import (
 )
 from heddle_controller.state.view import (
     INTENT,
+    META,
     NEITHER,
     REVISION,
     Blob,
@@ -46,7 +47,7 @@ from heddle_controller.state.view import (
     fingerprint,
 )
 
-META, _STATES, OVERLAY = "meta", "states", "overlay"
+_STATES, OVERLAY = "states", "overlay"
 GROUND = "ground"
 """Field with a token that changes whenever structure, states or overlay do. Their writers guard
 it."""
@@ -172,6 +173,12 @@ def record_of(view: View, structures: Structures) -> FabricRecord:
     return record
 
 
+def text_of(view: View, structures: Structures) -> str:
+    """Describe a fabric for the audit trail. Raises ``NotFound``."""
+    meta = meta_of(view)
+    return fabric_text(meta.title, meta.digest, record_of(view, structures).fabric)
+
+
 def put_fabric(
     view: View, structures: Structures, put: FabricPut, stamp: Stamp
 ) -> tuple[Change, FabricRecord]:
@@ -199,9 +206,7 @@ def put_fabric(
         state_time=states.time,
         overlay=_overlay_of(view),
     )
-    before = ""
-    if old:
-        before = fabric_text(old.title, old.digest, record_of(view, structures).fabric)
+    before = text_of(view, structures) if old else ""
     after = fabric_text(meta.title, digest, record.fabric)
     change = Change(
         fabric=put.name,
@@ -251,7 +256,7 @@ def set_link_state(
         Conflict: ``etag`` is given and is not that of the fabric.
     """
     record, states = record_of(view, structures), states_of(view)
-    _check_etag(view, etag)
+    check_etag(view, etag)
     key = None if link.key == "" else link.key
     at = record.fabric.find_links(link.source, link.target, key)
     if not at:
@@ -291,7 +296,7 @@ def set_switch_state(
         Conflict: ``etag`` is given and is not that of the fabric.
     """
     structure, states = structures[meta_of(view).digest], states_of(view)
-    _check_etag(view, etag)
+    check_etag(view, etag)
     if reason := no_switch(structure, node):
         raise NotFound(f"fabrics/{view.name}/switches/{node}", reason)
     row = structure.index[node]
@@ -336,7 +341,8 @@ def set_overlay(
     return _restated(view, stamp, sets, entry, orjson.dumps(summary)), summary
 
 
-def _check_etag(view: View, etag: str) -> None:
+def check_etag(view: View, etag: str) -> None:
+    """Raise ``Conflict`` if an etag is given and is not that of the fabric."""
     if etag and etag != meta_of(view).etag:
         raise Conflict(f"fabrics/{view.name}")
 

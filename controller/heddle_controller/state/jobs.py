@@ -96,6 +96,9 @@ class Holds:
 
 
 _RESERVATION, HELD = "reservation", "held"
+RESERVED = "reserved"
+"""Field with a token that changes whenever hosts are reserved. A deletion of the fabric guards
+it."""
 
 
 class Taken(NamedTuple):
@@ -135,7 +138,12 @@ def reserve_hosts(view: View, wanted: Reservation, stamp: Stamp) -> tuple[Change
         moves=NEITHER,
         time=stamp.now,
         guards=(*(view.guard(field) for field in fields), *held.guards(), *jobs.guards()),
-        sets={**fields, **held.sets(), _reservation_field(wanted.name): raw},
+        sets={
+            **fields,
+            **held.sets(),
+            _reservation_field(wanted.name): raw,
+            RESERVED: stamp.token.encode(),
+        },
         audit=entry_of(
             stamp,
             "reserve",

@@ -213,7 +213,8 @@ class Versions:
     facts: int = 0
     """Grows with every write of facts, commits included."""
     generation: int = 0
-    """Generation of the newest committed plan; 0 for none."""
+    """Generation of the newest committed plan; 0 for none. While a fabric that was put again after
+    a deletion has no plan, it is above those of the deleted one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -138,7 +138,7 @@ _Value = TypeVar("_Value")
 
 INTENT_VERSION, FACTS_VERSION, CHANGE_TIME = "version", "facts", "change_time"
 """Fields that stores update with each change according to ``Change.moves``; see ``Versions``."""
-REVISION, GENERATION = "revision", "generation"
+META, REVISION, GENERATION = "meta", "revision", "generation"
 JOB_KIND, HOST_KIND = "job", "host"
 """Kinds of fields: jobs, and which jobs hold each host (``jobs.Holds``)."""
 
@@ -159,8 +159,8 @@ class View:
 
     @property
     def known(self) -> bool:
-        """Whether the fabric exists."""
-        return self.raw(REVISION) is not None
+        """Whether the fabric exists. Of one that was deleted, only numbers are left."""
+        return self.raw(META) is not None
 
     def take(self, field: str, value: bytes | None) -> None:
         """Set a field to a value, or remove it if the value is None."""

@@ -147,7 +147,7 @@ class LargeValues:
                 return held[1]  # a commit kept it meanwhile; it shares columns with the plan before
             if newest:
                 self.keep_plan(fabric, blobs, made)
-                self.forget_structures()
+                self.forget()
         return made
 
     async def _body(self, blob: str) -> bytes | None:
@@ -179,12 +179,14 @@ class LargeValues:
         if known is None or known[1][1].generation <= generation or generation == newest:
             self.plans[fabric] = blobs, made
 
-    def forget_structures(self) -> None:
-        """Drop structures that no fabric and no stored plan uses."""
+    def forget(self) -> None:
+        """Drop structures that no fabric and no stored plan uses, and plans of deleted fabrics."""
         used: set[str] = set()
         for view in self._views():
             used.add(meta_of(view).digest)
             used |= {row.digest for row in plan_rows(view).values()}
+        for fabric in self.plans.keys() - set(self._applier.fabrics()):
+            del self.plans[fabric]
         for digest in set(self.structures) - used:
             del self.structures[digest]
 

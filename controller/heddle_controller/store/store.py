@@ -45,6 +45,7 @@ from heddle_controller.state.codec.intent import (
     parse_summary,
 )
 from heddle_controller.state.codec.plans import PlanPacker, Whole, pack_delta
+from heddle_controller.state.deletion import delete_fabric
 from heddle_controller.state.errors import PortError, RequestReused, StaleEpoch, Unavailable
 from heddle_controller.state.records import (
     Committed,
@@ -162,8 +163,24 @@ class Store:
             lambda view: self._admit_fabric(view, fabric),
         )
         structures.setdefault(put.packed.digest, record.fabric.structure)
-        self._large.forget_structures()
+        self._large.forget()
         return record
+
+    async def delete_fabric(self, name: str, *, etag: str = "", request: Request = NOBODY) -> None:
+        """Delete a fabric with all its plans. Its numbers go on if the name is put again.
+
+        Raises:
+            NotFound: there is no such fabric.
+            Conflict: ``etag`` is given and differs.
+            FailedPrecondition: it still has jobs, demand sets or reservations; the error names
+                them.
+        """
+        ask = Ask(request, fingerprint("delete_fabric", name, etag))
+        structures = self._large.structures
+        await self._change(
+            name, ask, lambda view, stamp: delete_fabric(view, structures, etag, stamp)
+        )
+        self._large.forget()
 
     async def get_fabric(self, name: str) -> FabricRecord:
         """Return a fabric. Raises ``NotFound``. Cheap, because structures are kept in memory."""

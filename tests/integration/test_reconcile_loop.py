@@ -103,6 +103,58 @@ async def test_deleted_jobs_leave_no_entries(house: House) -> None:
         assert not lost
 
 
+async def test_a_deleted_fabric_leaves_no_entries_and_is_put_again(house: House) -> None:
+    """Connected switches lose all entries; those that are away keep theirs until it is put again.
+
+    All this is in one epoch: no agent refuses the pushes of the new fabric as older than what the
+    deleted one had sent, although that had reached a higher generation, and none takes the leader
+    for another one. Nothing counts as a failure.
+    """
+    switches = house.gateway.switches
+    async with house.running():
+        await furnish(house, J1, J2)
+        await house.store.set_switch_state("f1", "s0.0", State.DRAINED)
+        await house.until(lambda: _newer(house, 1), "a second plan")
+        await house.settled()
+        before = await house.committed()
+        away = next(name for name in before.switches() if switches[name].table.entries)
+        house.gateway.disconnect(away)
+        kept = dict(switches[away].table.entries)
+        for name in ("j1", "j2"):
+            await house.store.delete_job("f1", name)
+        await house.store.delete_fabric("f1")
+        others = [switch for name, switch in switches.items() if name != away]
+        await house.until(lambda: not any(one.table.entries for one in others), "empty tables")
+        assert switches[away].table.entries == kept
+        house.gateway.connect(away)
+        await furnish(house, J1)
+        after = await house.committed()
+        assert after.generation > before.generation
+        assert not house.trouble(after.plan.fabric, after.plan.flows)
+        await house.store.delete_job("f1", "j1")
+        await house.until(lambda: _is_empty(house), "empty tables")
+        assert house.reconciler is not None
+        assert house.reconciler.epoch == before.program.epoch
+        assert house.figures.counts[Metric.RECONCILE_FAILURES] == 0
+
+
+async def test_fabrics_that_come_and_go_fast(house: House) -> None:
+    """However fast fabrics come and go, the last one is planned."""
+    async with house.running():
+        for _ in range(8):
+            await house.store.put_fabric("f1", house.fabric)
+            await house.store.delete_fabric("f1")
+        await furnish(house, J1)
+        for _ in range(2):
+            await house.store.delete_job("f1", "j1")
+            await house.store.delete_fabric("f1")
+            await furnish(house, J1)
+        done = await house.committed()
+        assert not house.trouble(done.plan.fabric, done.plan.flows)
+        assert house.reconciler is not None
+        assert house.reconciler.epoch == done.program.epoch == 1
+
+
 async def _generation(house: House, jobs: int) -> bool:
     return len((await house.committed()).plan.flows.job_names) == jobs
 

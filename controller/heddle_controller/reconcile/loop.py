@@ -18,7 +18,7 @@ import structlog
 from heddle_controller.reconcile.ports import Metric
 from heddle_controller.reconcile.rollout.presence import Superseded
 from heddle_controller.reconcile.worker import Dependencies, Worker
-from heddle_controller.state.errors import PortError, StaleEpoch, Unavailable
+from heddle_controller.state.errors import NotFound, PortError, StaleEpoch, Unavailable
 from heddle_controller.store.applier import Leader, end_if_asked
 
 log = structlog.stdlib.get_logger(__name__)
@@ -129,22 +129,30 @@ class Reconciler:
     async def _tend(
         self, fabric: str, epoch: int, workers: dict[str, Worker], followers: set[str]
     ) -> None:
-        """Run a fabric's worker, and replace it when it fails. Other fabrics are not affected."""
+        """Run a fabric's worker, and replace it when it fails. Other fabrics are not affected.
+
+        The worker that follows a deletion waits until the name is put again.
+        """
         settings = self._world.settings
         delay = settings.retry_first
         while True:
+            deleted = False
             try:
                 await workers[fabric].run()
             except* (StaleEpoch, Superseded):
                 raise
+            except* NotFound:
+                log.info("fabric is deleted", fabric=fabric)
+                deleted = True
             except* Unavailable as away:  # not our fault, but handled like one: with a new worker
                 log.warning("fabric waits for the store", fabric=fabric, why=_words(away))
             except* Exception as fault:
                 log.exception("fabric failed", fabric=fabric, epoch=epoch, why=_words(fault))
             end_if_asked()
-            self._world.metrics.count(Metric.RECONCILE_FAILURES, fabric)
-            await self._world.clock.sleep(delay)
-            delay = min(2 * delay, settings.retry_last)
+            if not deleted:
+                self._world.metrics.count(Metric.RECONCILE_FAILURES, fabric)
+                await self._world.clock.sleep(delay)
+                delay = min(2 * delay, settings.retry_last)
             workers[fabric] = Worker(fabric, epoch, self._world, followers)
 
     async def _mind_the_end(self, epoch: int) -> None:

@@ -33,7 +33,7 @@ from heddle_controller.reconcile.ports import AgentGateway, Clock, Metric, Metri
 from heddle_controller.reconcile.rollout.driver import Rollout, RolloutSettings, pause
 from heddle_controller.reconcile.rollout.report import Account, Target, job_facts
 from heddle_controller.reconcile.unannounced import FoundFlows
-from heddle_controller.state.errors import PortError, StaleEpoch
+from heddle_controller.state.errors import NotFound, PortError, StaleEpoch
 from heddle_controller.state.records import Committed, Intent, JobRecord, PlanFacts
 from heddle_controller.store.store import Store
 
@@ -157,19 +157,34 @@ class Worker:
         self._wake.set()
 
     async def run(self) -> None:
-        """Work until cancelled.
+        """Work until cancelled. If there is no such fabric yet, wait until it is put.
 
         Raises:
             Superseded: an agent has followed another leader, of this epoch or a newer one.
             StaleEpoch: the store has seen a newer epoch.
+            NotFound: the fabric was deleted. Connected agents are told to remove its entries.
         """
+        await self._until_put()
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._rollout.run())
                 await self._work()  # not a task: see end_if_asked
+        except* NotFound:
+            self._rollout.withdraw()
+            raise
         finally:
             if self._comparison is not None:
                 self._comparison.cancel()
+
+    async def _until_put(self) -> None:
+        while True:
+            self._wake.clear()
+            try:
+                await self._world.store.versions(self._fabric)
+            except NotFound:
+                await self._wake.wait()
+            else:
+                return
 
     async def _work(self) -> None:
         self._wake.set()
@@ -185,7 +200,7 @@ class Worker:
                 await self._reconcile()
                 await self._take_better()
                 self._idle_since = self._world.clock.monotonic()
-            except StaleEpoch:
+            except (StaleEpoch, NotFound):
                 raise
             except PortError as error:  # the store is away, or another plan was committed
                 log.warning("fabric not reconciled", fabric=self._fabric, why=str(error))
@@ -350,7 +365,10 @@ class Worker:
         seconds: float,
         earlier: Committed | None = None,
     ) -> None:
-        before = self._committed.generation if self._committed else 0
+        if self._committed is not None:
+            before = self._committed.generation
+        else:  # 0, or where a deleted fabric of this name ended
+            before = (await self._world.store.versions(self._fabric)).generation
         causes = causes_between(
             self._committed.plan if self._committed else None,
             planned.plan,

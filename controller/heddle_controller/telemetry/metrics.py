@@ -128,7 +128,7 @@ class Telemetry:
         self._gauges[metric].labels(fabric).set(value)
 
     def fabric_gone(self, fabric: str) -> None:
-        """Stop showing a fabric that the store no longer has, because it came back older."""
+        """Stop showing a fabric that was deleted, or that the store lost."""
         self._fabrics.remove(fabric)
         self._plans.remove(fabric)
 

@@ -18,6 +18,7 @@ from functools import partial
 import structlog
 
 from heddle_controller.model.fabric import Structure
+from heddle_controller.model.program import no_entries
 from heddle_controller.reconcile.ports import (
     AgentGateway,
     AgentSession,
@@ -26,6 +27,7 @@ from heddle_controller.reconcile.ports import (
     Metrics,
     OperationFailure,
     Push,
+    PushMode,
     PushReport,
 )
 from heddle_controller.reconcile.rollout.answers import (
@@ -160,6 +162,29 @@ class Rollout:
         self._next = target
         self._wake.set()
         self._settled.set()
+
+    def withdraw(self) -> None:
+        """Have connected switches remove all entries, because the fabric was deleted.
+
+        Nobody waits for their answers. No job needs these entries, and a switch that misses this
+        keeps them, as if it had no controller.
+        """
+        target = self._next or self._target
+        if target is None:
+            return
+        none, now = no_entries(), self._clock.monotonic()
+        push = Push(
+            mode=PushMode.FULL_SYNC,
+            epoch=self._epoch,
+            generation=target.committed.generation + 1,  # the deletion took this number
+            fabric=target.committed.plan.fabric,
+            sets=none,
+            deletes=none,
+            sweep_stale=True,
+            completes_generation=True,
+        )
+        for session in self._gateway.sessions(self._fabric).values():
+            self._push(session, None, push, now)
 
     async def run(self) -> None:
         """Work until cancelled.

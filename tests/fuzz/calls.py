@@ -90,6 +90,7 @@ GOOD: dict[str, Callable[[], Message]] = {
     "PutFabric": lambda: fabric_pb2.PutFabricRequest(
         fabric=fabric_codec.fabric_to_pb("f1", clos())
     ),
+    "DeleteFabric": lambda: fabric_pb2.DeleteFabricRequest(name="fabrics/f2"),
     "GetFabric": lambda: fabric_pb2.GetFabricRequest(name=F1),
     "ListFabrics": lambda: fabric_pb2.ListFabricsRequest(page_size=1),
     "ListLinks": lambda: fabric_pb2.ListLinksRequest(parent=F1, page_size=3),
@@ -195,7 +196,8 @@ class World:
 
     async def _furnish(self) -> EmbeddedStore:
         store = await open_embedded(scratch() / "store.sqlite3", audit_kept=1000)
-        await store.put_fabric("f1", clos())
+        for name in ("f1", "f2"):
+            await store.put_fabric(name, clos())
         await store.submit_job("f1", job())
         await store.put_demands("f1", "d1", demands(("n0.1", "n1.1")))
         epoch = await store.acquire_leadership("fuzz")
@@ -250,6 +252,8 @@ class World:
             again = parse_fabric(fabric_document(fabric), "again")
             check(again.link_count == len(request.fabric.links), "no link is lost")
             check(again.node_count == len(request.fabric.nodes), "no node is lost")
+        if method == "DeleteFabric" and request.name == "fabrics/f2":
+            await self.store.put_fabric("f2", clos())
         if method == "SubmitJob":
             check(answer.name == f"{request.parent}/jobs/{request.job_id}", "a job has its name")
             check(list(answer.spec.hosts) == list(request.spec.hosts), "and its hosts")

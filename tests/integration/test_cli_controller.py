@@ -107,6 +107,41 @@ async def test_jobs_are_programmed_and_moved_off_what_is_drained(tmp_path: Path)
         assert "Traceback" not in controller.log.read_text()
 
 
+async def test_a_fabric_is_deleted_and_put_again(tmp_path: Path) -> None:
+    """A fabric with jobs is not deleted. Without jobs it is, and its agents lose all entries.
+
+    Metrics no longer show it. When it is put again, the same agents program its jobs, and the
+    epoch stays.
+    """
+    async with controlling(tmp_path) as controller:
+        await begun(tmp_path, controller)
+        async with Fleet(FABRIC, [controller.address], name="fabrics/pod") as fleet:
+            await fleet.connected(PATIENCE)
+            first = await programmed(controller)
+            refused = await controller.does("fabric", "delete", "pod")
+            told = "fabric 'pod': jobs: it still has 'blue', 'red'; delete them first by"
+            assert (refused.code, told in refused.err) == (2, True), refused
+            assert any(agent.held.entries for agent in fleet.agents.values())
+            for words in (("job", "delete", "red", "blue"), ("fabric", "delete", "pod")):
+                assert (await controller.does(*words)).code == 0
+            assert (await controller.does("fabric", "list", "--json")).json == []
+            agents = fleet.agents.values()
+            await until(lambda: not any(agent.held.entries for agent in agents), "empty tables")
+            shown, url = True, f"http://127.0.0.1:{controller.metrics_port}/metrics"
+            async with asyncio.timeout(PATIENCE):
+                while shown:
+                    text = await asyncio.to_thread(lambda: urlopen(url).read().decode())
+                    shown = 'heddle_fabric_switches{fabric="pod"}' in text
+            await begun(tmp_path, controller)
+            assert await programmed(controller) > first
+            assert any(agent.held.entries for agent in agents)
+            assert {agent.held.epoch for agent in agents if agent.held.entries} == {1}
+        assert await controller.ends() == 0
+        log = controller.log.read_text()
+        assert "Traceback" not in log
+        assert "leadership over" not in log
+
+
 async def test_agents_follow_a_controller_that_was_killed(tmp_path: Path) -> None:
     """The next controller has the plan, does not replan without a change, and goes on."""
     listen = ("--listen", f"127.0.0.1:{free_port()}")

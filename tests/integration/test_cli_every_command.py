@@ -59,6 +59,8 @@ fabric show
 fabric export
 fabric import {folder}/pod.json.gz
 fabric import {folder}/pod.json.gz --out -
+fabric import {folder}/pod.json.gz --name wrong
+fabric delete wrong
 fabric watch --seconds 0.2
 job submit {folder}/jobs.yaml --replace
 job list

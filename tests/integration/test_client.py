@@ -22,9 +22,11 @@ from heddle.client import (
     AlreadyExists,
     AsyncClient,
     Client,
+    Conflict,
     Credentials,
     InvalidRequest,
     NotFound,
+    PreconditionFailed,
     TimedOut,
     Unreachable,
 )
@@ -264,6 +266,26 @@ async def test_a_request_id_of_full_length_serves_a_replacement(tmp_path: Path) 
             ]
             assert [*first.spec.hosts] == ["l1-h0"]
             assert again.etag == first.etag
+
+
+async def test_a_fabric_is_deleted(tmp_path: Path) -> None:
+    """Both clients delete a fabric by its name; one with jobs is refused, and these are named."""
+    async with serving(tmp_path) as s:
+        for name in ("pod", "wrong", "worse"):
+            await s.put_fabric(FABRIC, name)
+        address = f"127.0.0.1:{s.api.port}"
+        with Client(address) as client:
+            await asyncio.to_thread(client.delete_fabric, "wrong")
+        async with AsyncClient(address) as other:
+            with pytest.raises(Conflict):
+                await other.delete_fabric("worse", etag="x")
+            await other.delete_fabric("fabrics/worse")
+            assert await other.fabric() == NAME
+            await other.submit_job("j", spec("l0-h0"))
+            with pytest.raises(PreconditionFailed, match="jobs: it still has 'j'; delete them"):
+                await other.delete_fabric("pod")
+            with pytest.raises(NotFound, match="fabrics/wrong does not exist"):
+                await other.delete_fabric("wrong")
 
 
 def test_patience_and_limits() -> None:

@@ -27,6 +27,7 @@ SPEC = "hosts: 'h0.1' hosts: 'h1.1' gpus_per_host: 1"
 NAMED: list[Made] = [
     (method, kind, f"{field}: '{{}}' {more}", "INVALID_ARGUMENT", field)
     for method, kind, field, more in [
+        ("fabrics.DeleteFabric", fabric_pb2.DeleteFabricRequest, "name", ""),
         ("fabrics.GetFabric", fabric_pb2.GetFabricRequest, "name", ""),
         ("fabrics.ListLinks", fabric_pb2.ListLinksRequest, "parent", ""),
         ("fabrics.SetLinkState", fabric_pb2.SetLinkStateRequest, "fabric", "admin_state: 1"),
@@ -254,6 +255,27 @@ OTHER += [
         "",
     ),
     ("jobs.WatchJobs", placement_pb2.WatchJobsRequest, "parent: 'fabrics/no'", "NOT_FOUND", ""),
+    (
+        "fabrics.DeleteFabric",
+        fabric_pb2.DeleteFabricRequest,
+        "name: 'fabrics/no'",
+        "NOT_FOUND",
+        "",
+    ),
+    (
+        "fabrics.DeleteFabric",
+        fabric_pb2.DeleteFabricRequest,
+        "name: 'fabrics/f1' etag: 'x'",
+        "ABORTED",
+        "",
+    ),
+    (
+        "fabrics.DeleteFabric",
+        fabric_pb2.DeleteFabricRequest,
+        "name: 'fabrics/f1'",
+        "FAILED_PRECONDITION",
+        "",
+    ),
     (
         "fabrics.ListFabrics",
         fabric_pb2.ListFabricsRequest,

@@ -19,7 +19,7 @@ from heddle.names import link_name, value_name
 from heddle.text import some_of
 from heddle.v1 import fabric_pb2 as pb
 from heddle_controller.cli.client import Terms
-from heddle_controller.cli.completing import SWITCHES, SWITCHES_AND_LINKS
+from heddle_controller.cli.completing import FABRICS, SWITCHES, SWITCHES_AND_LINKS
 from heddle_controller.cli.failure import CommandGroup, Failure
 from heddle_controller.cli.options import (
     INPUT_FILE,
@@ -283,6 +283,22 @@ def list_fabrics(client: Terms) -> None:
         return
     rows = [(last_part(f.name), f.title, times.time_text(f.update_time)) for f in found]
     echo_table(["name", "title", "updated"], rows)
+
+
+@fabric.command("delete")
+@click.argument("name", shell_complete=FABRICS)
+@with_client
+def delete_fabric(client: Terms, name: str) -> None:
+    """Delete the fabric NAME with all its plans.
+
+    It is refused while the fabric has jobs, demand sets or reservations. Agents that are connected
+    remove their entries. The audit trail stays.
+    """
+    client.api.delete_fabric(names.check_id(name, "NAME"))
+    if client.json:
+        echo_json({"deleted": [name]})
+    else:
+        echo(f"deleted {name}")
 
 
 def _outline(stored: pb.Fabric) -> dict[str, object]:

@@ -84,6 +84,16 @@ class FabricService(FabricServiceServicer):
         return await asyncio.to_thread(codec.fabric_record_to_pb, record, seen)
 
     @override
+    async def DeleteFabric(
+        self, request: pb.DeleteFabricRequest, context: _Context
+    ) -> pb.DeleteFabricResponse:
+        """Delete a fabric that nothing needs any more."""
+        name = names.fabric_name.fabric(request.name, "name")
+        asked = request_of(request.request_id)
+        await self._store.delete_fabric(name, etag=request.etag, request=asked)
+        return pb.DeleteFabricResponse()
+
+    @override
     async def GetFabric(self, request: pb.GetFabricRequest, context: _Context) -> pb.Fabric:
         """Get a fabric with all nodes and links; it is encoded in a thread."""
         name = names.fabric_name.fabric(request.name, "name")

@@ -413,7 +413,7 @@ async def kept_plan(store: Store, fabric: str, generation: int) -> Committed:
         return found
     newest = (await store.versions(fabric)).generation  # raises NotFound for an unknown fabric
     name = names.plan_name(fabric)
-    if not newest:
+    if not (generation and newest):
         raise no_plan(fabric)
     if generation > newest:
         message = f"{name} has no generation {generation} yet: the newest is {newest}"

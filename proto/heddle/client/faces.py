@@ -177,6 +177,7 @@ class Client:
     resume_job = _blocking(Operations.resume_job)
     get_job = _blocking(Operations.get_job)
     delete_job = _blocking(Operations.delete_job)
+    delete_fabric = _blocking(Operations.delete_fabric)
     list_jobs = _blocking(Operations.list_jobs)
     order_ranks = _blocking(Operations.order_ranks)
     recommend_placement = _blocking(Operations.recommend_placement)

@@ -245,6 +245,19 @@ class Operations:
         request = placement_pb2.DeleteJobRequest(name=name, request_id=request_id)
         return (await self._jobs.DeleteJob(request)).intent_version
 
+    async def delete_fabric(self, fabric: str, *, etag: str = "", request_id: str = "") -> None:
+        """Delete a fabric, by its short name, with all its plans.
+
+        Raises:
+            PreconditionFailed: It still has jobs, demand sets or reservations; the message names
+                them.
+            Conflict: ``etag`` is given and is not that of the fabric.
+        """
+        request = fabric_pb2.DeleteFabricRequest(
+            name=f"fabrics/{fabric.removeprefix('fabrics/')}", etag=etag, request_id=request_id
+        )
+        await self._fabrics.DeleteFabric(request)
+
     async def list_jobs(self) -> list[placement_pb2.Job]:
         """Return all jobs, sorted by name."""
         request = placement_pb2.ListJobsRequest(parent=await self.fabric(), page_size=PAGE)

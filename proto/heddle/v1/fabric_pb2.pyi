@@ -344,6 +344,53 @@ class PutFabricRequest(_message.Message):
 Global___PutFabricRequest: _TypeAlias = PutFabricRequest  # noqa: Y015
 
 @_typing.final
+class DeleteFabricRequest(_message.Message):
+    """Request of DeleteFabric."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    ETAG_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Name of the fabric, such as "fabrics/f1"."""
+    etag: _builtins.str
+    """If it is not empty, it must be the etag of the stored fabric."""
+    request_id: _builtins.str
+    """Id of this request, at most 64 bytes. A repeated call with the same id changes nothing."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        etag: _builtins.str = ...,
+        request_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["etag", b"etag", "name", b"name", "request_id", b"request_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteFabricRequest: _TypeAlias = DeleteFabricRequest  # noqa: Y015
+
+@_typing.final
+class DeleteFabricResponse(_message.Message):
+    """Answer of DeleteFabric."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteFabricResponse: _TypeAlias = DeleteFabricResponse  # noqa: Y015
+
+@_typing.final
 class GetFabricRequest(_message.Message):
     """Request of GetFabric."""
 

@@ -41,6 +41,11 @@ class FabricServiceStub:
                 request_serializer=heddle_dot_v1_dot_fabric__pb2.PutFabricRequest.SerializeToString,
                 response_deserializer=heddle_dot_v1_dot_fabric__pb2.Fabric.FromString,
                 _registered_method=True)
+        self.DeleteFabric = channel.unary_unary(
+                '/heddle.v1.FabricService/DeleteFabric',
+                request_serializer=heddle_dot_v1_dot_fabric__pb2.DeleteFabricRequest.SerializeToString,
+                response_deserializer=heddle_dot_v1_dot_fabric__pb2.DeleteFabricResponse.FromString,
+                _registered_method=True)
         self.GetFabric = channel.unary_unary(
                 '/heddle.v1.FabricService/GetFabric',
                 request_serializer=heddle_dot_v1_dot_fabric__pb2.GetFabricRequest.SerializeToString,
@@ -84,6 +89,18 @@ class FabricServiceServicer:
         INVALID_ARGUMENT: the fabric is faulty; a BadRequest names up to 20 faulty records.
         ABORTED: an etag is given, and it is not that of the stored fabric or there is none.
         FAILED_PRECONDITION: a job or a demand set needs something that the new fabric lacks.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteFabric(self, request, context):
+        """Deletes a fabric with its states, its overlay and all its plans. The audit trail keeps its
+        records. Agents that have a session with the leader are told to remove all their entries;
+        others keep theirs. If a fabric of this name is put again, generations and versions go on from
+        where they were. NOT_FOUND: it does not exist. ABORTED: an etag is given, and it is not that
+        of the fabric. FAILED_PRECONDITION: it still has jobs, demand sets or reservations; the
+        message names them.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -149,6 +166,11 @@ def add_FabricServiceServicer_to_server(servicer, server):
                     request_deserializer=heddle_dot_v1_dot_fabric__pb2.PutFabricRequest.FromString,
                     response_serializer=heddle_dot_v1_dot_fabric__pb2.Fabric.SerializeToString,
             ),
+            'DeleteFabric': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteFabric,
+                    request_deserializer=heddle_dot_v1_dot_fabric__pb2.DeleteFabricRequest.FromString,
+                    response_serializer=heddle_dot_v1_dot_fabric__pb2.DeleteFabricResponse.SerializeToString,
+            ),
             'GetFabric': grpc.unary_unary_rpc_method_handler(
                     servicer.GetFabric,
                     request_deserializer=heddle_dot_v1_dot_fabric__pb2.GetFabricRequest.FromString,
@@ -209,6 +231,33 @@ class FabricService:
             '/heddle.v1.FabricService/PutFabric',
             heddle_dot_v1_dot_fabric__pb2.PutFabricRequest.SerializeToString,
             heddle_dot_v1_dot_fabric__pb2.Fabric.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteFabric(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/heddle.v1.FabricService/DeleteFabric',
+            heddle_dot_v1_dot_fabric__pb2.DeleteFabricRequest.SerializeToString,
+            heddle_dot_v1_dot_fabric__pb2.DeleteFabricResponse.FromString,
             options,
             channel_credentials,
             insecure,

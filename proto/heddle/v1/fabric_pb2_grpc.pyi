@@ -42,6 +42,14 @@ class FabricServiceStub:
     ABORTED: an etag is given, and it is not that of the stored fabric or there is none.
     FAILED_PRECONDITION: a job or a demand set needs something that the new fabric lacks.
     """
+    DeleteFabric: _grpc.UnaryUnaryMultiCallable[_fabric_pb2.DeleteFabricRequest, _fabric_pb2.DeleteFabricResponse]
+    """Deletes a fabric with its states, its overlay and all its plans. The audit trail keeps its
+    records. Agents that have a session with the leader are told to remove all their entries;
+    others keep theirs. If a fabric of this name is put again, generations and versions go on from
+    where they were. NOT_FOUND: it does not exist. ABORTED: an etag is given, and it is not that
+    of the fabric. FAILED_PRECONDITION: it still has jobs, demand sets or reservations; the
+    message names them.
+    """
     GetFabric: _grpc.UnaryUnaryMultiCallable[_fabric_pb2.GetFabricRequest, _fabric_pb2.Fabric]
     """Gets a fabric with all its nodes and links. NOT_FOUND: it does not exist."""
     ListFabrics: _grpc.UnaryUnaryMultiCallable[_fabric_pb2.ListFabricsRequest, _fabric_pb2.ListFabricsResponse]
@@ -82,6 +90,14 @@ class FabricServiceAsyncStub(FabricServiceStub):
     INVALID_ARGUMENT: the fabric is faulty; a BadRequest names up to 20 faulty records.
     ABORTED: an etag is given, and it is not that of the stored fabric or there is none.
     FAILED_PRECONDITION: a job or a demand set needs something that the new fabric lacks.
+    """
+    DeleteFabric: _aio.UnaryUnaryMultiCallable[_fabric_pb2.DeleteFabricRequest, _fabric_pb2.DeleteFabricResponse]  # type: ignore[assignment]
+    """Deletes a fabric with its states, its overlay and all its plans. The audit trail keeps its
+    records. Agents that have a session with the leader are told to remove all their entries;
+    others keep theirs. If a fabric of this name is put again, generations and versions go on from
+    where they were. NOT_FOUND: it does not exist. ABORTED: an etag is given, and it is not that
+    of the fabric. FAILED_PRECONDITION: it still has jobs, demand sets or reservations; the
+    message names them.
     """
     GetFabric: _aio.UnaryUnaryMultiCallable[_fabric_pb2.GetFabricRequest, _fabric_pb2.Fabric]  # type: ignore[assignment]
     """Gets a fabric with all its nodes and links. NOT_FOUND: it does not exist."""
@@ -126,6 +142,20 @@ class FabricServiceServicer(metaclass=_abc_1.ABCMeta):
         INVALID_ARGUMENT: the fabric is faulty; a BadRequest names up to 20 faulty records.
         ABORTED: an etag is given, and it is not that of the stored fabric or there is none.
         FAILED_PRECONDITION: a job or a demand set needs something that the new fabric lacks.
+        """
+
+    @_abc_1.abstractmethod
+    def DeleteFabric(
+        self,
+        request: _fabric_pb2.DeleteFabricRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_fabric_pb2.DeleteFabricResponse, _abc.Awaitable[_fabric_pb2.DeleteFabricResponse]]:
+        """Deletes a fabric with its states, its overlay and all its plans. The audit trail keeps its
+        records. Agents that have a session with the leader are told to remove all their entries;
+        others keep theirs. If a fabric of this name is put again, generations and versions go on from
+        where they were. NOT_FOUND: it does not exist. ABORTED: an etag is given, and it is not that
+        of the fabric. FAILED_PRECONDITION: it still has jobs, demand sets or reservations; the
+        message names them.
         """
 
     @_abc_1.abstractmethod

@@ -102,6 +102,7 @@ ALL = frozenset(Role)
 
 PERMISSIONS: Mapping[str, frozenset[Role]] = {
     "heddle.v1.FabricService/PutFabric": OPERATORS,
+    "heddle.v1.FabricService/DeleteFabric": OPERATORS,
     "heddle.v1.FabricService/GetFabric": READS,
     "heddle.v1.FabricService/ListFabrics": READS,
     "heddle.v1.FabricService/ListLinks": READS,

@@ -182,6 +182,7 @@ async def test_a_shell_completes_names_of_the_controller(
         await o.does("job", "submit", jobs_file(tmp_path))
         server = f"127.0.0.1:{o.s.api.port}"
         assert await offered(server, "--fabric", "") == ["f1"]
+        assert await offered(server, "fabric", "delete", "f") == ["f1"]
         assert await offered(server, "job", "show", "r") == ["red"]
         assert await offered(server, "job", "suspend", "red", "b") == ["blue"]
         assert await offered(server, "drain", "s") == ["s0", "s1"]

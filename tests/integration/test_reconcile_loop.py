@@ -139,16 +139,18 @@ async def test_a_deleted_fabric_leaves_no_entries_and_is_put_again(house: House)
 
 
 async def test_fabrics_that_come_and_go_fast(house: House) -> None:
-    """However fast fabrics come and go, the last one is planned."""
+    """However fast fabrics come and go, also different ones, the last one is planned."""
     async with house.running():
         for _ in range(8):
             await house.store.put_fabric("f1", house.fabric)
             await house.store.delete_fabric("f1")
         await furnish(house, J1)
-        for _ in range(2):
+        for house.fabric in (three_tiers(cores=1), three_tiers()):
             await house.store.delete_job("f1", "j1")
             await house.store.delete_fabric("f1")
-            await furnish(house, J1)
+            await house.store.put_fabric("f1", house.fabric)
+            await house.store.submit_job("f1", J1)
+            await house.programmed("j1")
         done = await house.committed()
         assert not house.trouble(done.plan.fabric, done.plan.flows)
         assert house.reconciler is not None

@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from heddle.v1 import common_pb2, fabric_pb2
+from heddle.v1 import common_pb2, fabric_pb2, plan_pb2
 from heddle_controller.model.fabric import State
 from heddle_controller.serve.codec import fabric as codec
 from heddle_controller.state.records import LinkName
@@ -74,6 +75,25 @@ async def test_a_fabric_that_jobs_need_is_not_taken_away(tmp_path: Path) -> None
         assert error.code().name == "FAILED_PRECONDITION"
         assert "'j1'" in str(error.details())
         assert (await s.store.get_fabric("f1")).fabric.node_count == clos().node_count
+
+
+async def test_watches_of_a_deleted_fabric_end(tmp_path: Path) -> None:
+    """A watch ends with NOT_FOUND. A fabric that is put under the name later has no plan yet."""
+    async with serving(tmp_path) as s:
+        await s.put_fabric()
+        await s.commit_plan()
+        watch: Any = s.fabrics.WatchFabric(fabric_pb2.WatchFabricRequest(name="fabrics/f1"))
+        plans: Any = s.plans.WatchPlan(plan_pb2.WatchPlanRequest(name="fabrics/f1/plan"))
+        while not (await watch.read()).HasField("synced"):
+            pass
+        assert (await plans.read()).generation == 1
+        await s.fabrics.DeleteFabric(fabric_pb2.DeleteFabricRequest(name="fabrics/f1"))
+        for read in (watch.read, plans.read):
+            assert (await refusal(read())).code().name == "NOT_FOUND"
+        await s.put_fabric()
+        error = await refusal(s.plans.GetPlan(plan_pb2.GetPlanRequest(name="fabrics/f1/plan")))
+        assert reason(error) == "NO_PLAN"
+        assert (await s.commit_plan()).generation == 3
 
 
 async def test_fabrics_are_listed_in_pages(tmp_path: Path) -> None:
@@ -168,7 +188,7 @@ async def test_a_watcher_sees_the_present_then_changes(tmp_path: Path) -> None:
     async with serving(tmp_path) as s:
         await s.put_fabric()
         await s.store.set_link_state("f1", LinkName("l0", "s0"), State.DOWN)
-        watch = s.fabrics.WatchFabric(fabric_pb2.WatchFabricRequest(name="fabrics/f1"))
+        watch: Any = s.fabrics.WatchFabric(fabric_pb2.WatchFabricRequest(name="fabrics/f1"))
         events = aiter(watch)
         assert (await anext(events)).fabric.name == "fabrics/f1"
         assert (await anext(events)).link.admin_state == DOWN

@@ -1,4 +1,4 @@
-"""``heddle fabric``: upload and export fabrics, and take links and switches out of service.
+"""``heddle fabric``: fabrics as a whole, and taking links and switches out of service.
 
 ``heddle fabric import`` also reads fabrics of other systems, and uploads or converts them.
 """
@@ -236,7 +236,7 @@ def _counted(words: Iterator[str]) -> str:
 
 @click.group(cls=CommandGroup)
 def fabric() -> None:
-    """Upload fabrics, and take links and switches out of service."""
+    """Upload and delete fabrics, and take links and switches out of service."""
 
 
 fabric.add_command(import_fabric)

@@ -9,7 +9,13 @@ import pytest
 
 from heddle_controller.model.fabric import State
 from heddle_controller.state.audit import verify
-from heddle_controller.state.errors import Conflict, FailedPrecondition, NotFound, RequestReused
+from heddle_controller.state.errors import (
+    Conflict,
+    FabricDeleted,
+    FailedPrecondition,
+    NotFound,
+    RequestReused,
+)
 from heddle_controller.state.plans import plan_rows
 from heddle_controller.state.records import Committed, LinkName, PlanFacts, Programmed, Request
 from heddle_controller.state.view import Ask, Change, Outcome
@@ -78,7 +84,7 @@ async def test_nothing_of_a_deleted_fabric_is_left(world: StoreWorld) -> None:
         assert [one.name for one in await store.list_fabrics()] == ["f2"]
         assert plain((await store.get_fabric("f2")).fabric) == plain(clos())
         for question in (store.get_fabric, store.committed, store.list_jobs, store.versions):
-            with pytest.raises(NotFound, match="fabrics/f1 does not exist"):
+            with pytest.raises(FabricDeleted, match="fabrics/f1 does not exist"):
                 await question("f1")
         assert store.applier.view("f1").fields().keys() == NUMBERS
         gone = {blob for row in rows.values() for blob in row.pointed_at()}

@@ -18,7 +18,7 @@ import structlog
 from heddle_controller.reconcile.ports import Metric
 from heddle_controller.reconcile.rollout.presence import Superseded
 from heddle_controller.reconcile.worker import Dependencies, Worker
-from heddle_controller.state.errors import NotFound, PortError, StaleEpoch, Unavailable
+from heddle_controller.state.errors import FabricDeleted, PortError, StaleEpoch, Unavailable
 from heddle_controller.store.applier import Leader, end_if_asked
 
 log = structlog.stdlib.get_logger(__name__)
@@ -141,7 +141,7 @@ class Reconciler:
                 await workers[fabric].run()
             except* (StaleEpoch, Superseded):
                 raise
-            except* NotFound:
+            except* FabricDeleted:
                 log.info("fabric is deleted", fabric=fabric)
                 deleted = True
             except* Unavailable as away:  # not our fault, but handled like one: with a new worker

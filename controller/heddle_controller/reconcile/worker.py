@@ -33,7 +33,7 @@ from heddle_controller.reconcile.ports import AgentGateway, Clock, Metric, Metri
 from heddle_controller.reconcile.rollout.driver import Rollout, RolloutSettings, pause
 from heddle_controller.reconcile.rollout.report import Account, Target, job_facts
 from heddle_controller.reconcile.unannounced import FoundFlows
-from heddle_controller.state.errors import NotFound, PortError, StaleEpoch
+from heddle_controller.state.errors import FabricDeleted, NotFound, PortError, StaleEpoch
 from heddle_controller.state.records import Committed, Intent, JobRecord, PlanFacts
 from heddle_controller.store.store import Store
 
@@ -162,14 +162,15 @@ class Worker:
         Raises:
             Superseded: an agent has followed another leader, of this epoch or a newer one.
             StaleEpoch: the store has seen a newer epoch.
-            NotFound: the fabric was deleted. Connected agents are told to remove its entries.
+            FabricDeleted: connected agents are told to remove all entries. If a store loses a
+                fabric, they keep them.
         """
         await self._until_put()
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._rollout.run())
                 await self._work()  # not a task: see end_if_asked
-        except* NotFound:
+        except* FabricDeleted:
             self._rollout.withdraw()
             raise
         finally:
@@ -200,7 +201,7 @@ class Worker:
                 await self._reconcile()
                 await self._take_better()
                 self._idle_since = self._world.clock.monotonic()
-            except (StaleEpoch, NotFound):
+            except (StaleEpoch, FabricDeleted):
                 raise
             except PortError as error:  # the store is away, or another plan was committed
                 log.warning("fabric not reconciled", fabric=self._fabric, why=str(error))

@@ -33,10 +33,14 @@ class NotFound(PortError):
         self.name = name
 
 
-def unknown_fabric(fabric: str) -> NotFound:
+class FabricDeleted(NotFound):
+    """There is no such fabric, because somebody has deleted it."""
+
+
+def unknown_fabric(fabric: str, *, deleted: bool = False) -> NotFound:
     """Return the error that there is no such fabric."""
     cure = "name one of 'heddle fabric list', or put it by 'heddle fabric import'"
-    return NotFound(f"fabrics/{fabric}", cure)
+    return (FabricDeleted if deleted else NotFound)(f"fabrics/{fabric}", cure)
 
 
 class AlreadyExists(PortError):

@@ -267,6 +267,6 @@ class View:
 
 
 def check_known(view: View) -> None:
-    """Raise ``NotFound`` if the fabric does not exist."""
+    """Raise ``NotFound`` if the fabric does not exist, ``FabricDeleted`` if it was deleted."""
     if not view.known:
-        raise unknown_fabric(view.name)
+        raise unknown_fabric(view.name, deleted=view.raw(REVISION) is not None)

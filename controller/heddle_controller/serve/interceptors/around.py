@@ -399,6 +399,7 @@ def _reused(error: ports.RequestReused) -> InputError:
 
 _CODES: dict[type[ports.PortError], tuple[grpc.StatusCode, str]] = {
     ports.NotFound: (grpc.StatusCode.NOT_FOUND, "NOT_FOUND"),
+    ports.FabricDeleted: (grpc.StatusCode.NOT_FOUND, "NOT_FOUND"),
     ports.AlreadyExists: (grpc.StatusCode.ALREADY_EXISTS, "ALREADY_EXISTS"),
     ports.Conflict: (grpc.StatusCode.ABORTED, "ETAG_MISMATCH"),
     ports.StaleEpoch: (grpc.StatusCode.ABORTED, "STALE_EPOCH"),

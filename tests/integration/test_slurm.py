@@ -353,7 +353,11 @@ def test_a_job_whose_epilog_runs_now_makes_way(world: World) -> None:
 
 
 def test_a_job_that_ends_while_heddle_is_updated_is_ended_later(world: World) -> None:
-    """The epilog finds no program ``heddle``: the next job ends it, on whatever nodes it runs."""
+    """The epilog finds no program ``heddle``: the next job ends it, on whatever nodes it runs.
+
+    The log names the job, also where the prolog finds no program. A file beside
+    its note whose name no job can have does not matter.
+    """
     number = 4_000_002
     lost = name(number)
     (world.spool / lost).mkdir()
@@ -362,12 +366,20 @@ def test_a_job_that_ends_while_heddle_is_updated_is_ended_later(world: World) ->
     of_job = {"SLURM_CLUSTER_NAME": CLUSTER, "SLURM_JOB_ID": str(number)}
     try:
         world.set(HEDDLE="/nowhere/heddle")
-        world.slurm.must(world.slurm.folder / "epilog", **of_job)
+        for program in ("epilog", "prolog"):
+            begun = world.log()
+            world.slurm.must(world.slurm.folder / program, **of_job, SLURM_JOB_COMMENT=SHAPE)
+            told = world.log().removeprefix(begun)
+            assert f"job {number}: heddle ended with status 127" in told
+            assert not (world.spool / lost).exists()
     finally:
         world.set()
-    assert not (world.spool / lost).exists()
-    world.slurm.ended(submitted(world, "true\n", "-N1", "-w", "n0", "--comment", SHAPE))
-    gone(world, number)
+    (world.spool / "owed" / f"a copy of {lost}~").touch()
+    job = submitted(world, look(world), "-N2", "-w", "n[0-1]", "--comment", SHAPE)
+    world.slurm.ended(job)
+    assert seen(world, job)["state"] == "JOB_STATE_PROGRAMMED", world.log()
+    gone(world, number, job)
+    wait_until(lambda: not any((world.spool / "owed").iterdir()), "nothing to be owed")
 
 
 @contextmanager
@@ -463,6 +475,35 @@ def test_tasks_of_an_array_and_components_are_jobs_of_their_own(world: World) ->
     assert {job.spec.parallelism.dp for job in jobs} == {0, 2}
     for number in ids:
         (world.slurm.folder / f"go.{number}").touch()
+    gone(world, *ids)
+
+
+def test_jobs_that_start_at_once_take_turns(world: World) -> None:
+    """All tasks of an array are planned, and at most four of their prologs call controllers.
+
+    Controllers that hear of hundreds of jobs at once do not answer in time.
+    """
+    with tempfile.TemporaryDirectory(dir=world.slurm.folder) as place:
+        slow = Path(place) / "scontrol"  # a prolog calls it while it is its turn
+        slow.write_text(
+            f"#!/bin/sh\ncd {place}\ntouch now.$$; sleep 0.5; ls now.* | wc -l >>seen; rm now.$$\n"
+            f'exec {shutil.which("scontrol")} "$@"\n'
+        )
+        slow.chmod(0o755)
+        world.set(PATH=f"{place}:{os.environ['PATH']}", HEDDLE_SLURM_ANSWER="5")
+        try:
+            share = ("-p", "shared", "-N1", "-n1", "--gpus-per-node=1", "--comment", "heddle:")
+            first = submitted(world, "true\n", *share, "--array=1-8")
+            ids = range(first, first + 8)
+            programmed = re.compile(rf"\b{CLUSTER}-([0-9]+) is programmed")
+            patiently(
+                lambda: {*ids} <= {*map(int, programmed.findall(world.log()))},
+                "all tasks to be programmed",
+            )
+        finally:
+            world.set()
+        counts = [int(count) for count in (Path(place) / "seen").read_text().split()]
+    assert (len(counts), max(counts) <= 4) == (8, True), counts
     gone(world, *ids)
 
 

@@ -14,7 +14,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import wraps
 from itertools import accumulate
@@ -155,29 +155,30 @@ def said(client: Terms, error: Exception) -> str:
 
 
 def answering(client: Terms, patience: Patience) -> Terms:
-    """Return a client of the first controller that answers, within the time that is left.
+    """Return a client that has reached a controller and knows its fabric; it keeps the connection.
 
-    If that controller goes away, the client calls those that are named after it.
+    If that controller goes away, the client calls the others.
 
     Raises:
         HeddleError: No controller answers, or it has several fabrics and none was named.
         Failure: It has no such fabric.
     """
-    addresses = client.server.split(",")
-    for number, address in enumerate(addresses, 1):
-        found = replace(client, server=address, timeout=patience.answer / len(addresses))
+    calls = client.api.operations.calls
+    end = time.monotonic() + patience.answer
+    last = len(calls.addresses) - 1
+    for row in range(last + 1):
+        calls.current, calls.timeout = row, (end - time.monotonic()) / (last - row + 1)
         try:
-            known = {last_part(fabric.name) for fabric in found.api.list_fabrics()}
+            known = {last_part(fabric.name) for fabric in client.api.list_fabrics()}
         except HeddleError:
-            if number == len(addresses):
+            if row == last:
                 raise
             continue
-        named = last_part(found.named_fabric or found.fabric)
-        if named not in known:
+        if (named := last_part(client.fabric)) not in known:
+            address = calls.addresses[calls.current]
             raise Failure(f"the controller at {address} has no fabric {named!r}")
-        rest = ",".join(addresses[number - 1 :])
-        return replace(found, server=rest, timeout=patience.left, named_fabric=named)
-    raise AssertionError("an empty text has one part")
+        return client
+    raise AssertionError("a client has an address")
 
 
 def in_time(client: Terms, patience: Patience) -> Client:
@@ -193,7 +194,7 @@ def pay(client: Terms, jobs: JobsFolder, patience: Patience) -> None:
             return
         with jobs.held(job, wait=False) as owed:
             if owed:
-                with suppress(NotFound):
+                with suppress(NotFound, InvalidRequest):  # the name of no job, in any case
                     in_time(client, patience).delete_job(job)
 
 
@@ -226,15 +227,16 @@ def prolog(client: Terms, directory: Path, patience: Patience) -> None:
         where = os.environ.get("SLURM_JOB_WORK_DIR", "/")
         user = int(os.environ.get("SLURM_JOB_UID", "-1"))
         shape = read_shape(text, where, user, gpus_told=True)
-        reached = answering(client, patience)
-        jobs.acquit(mine.name)
-        pay(reached, jobs, patience)
-        try:
-            job = _submitted(reached, patience, mine, shape)
-        except PreconditionFailed:
-            if not _left(reached, patience, mine, jobs):
-                raise
-            job = _submitted(reached, patience, mine, shape)
+        with jobs.turn(mine.number, patience.left - patience.answer):
+            reached = answering(client, patience)
+            jobs.acquit(mine.name)
+            pay(reached, jobs, patience)
+            try:
+                job = _submitted(reached, patience, mine, shape)
+            except PreconditionFailed:
+                if not _left(reached, patience, mine, jobs):
+                    raise
+                job = _submitted(reached, patience, mine, shape)
         _waited_for(reached, patience, folder, job)
     except Exception as error:
         with suppress(FileNotFoundError):  # it has ended
@@ -380,12 +382,14 @@ def epilog(client: Terms, directory: Path, patience: Patience) -> None:
     For EpilogSlurmctld; deploy/slurm explains the set-up. This command never fails. If no
     controller answers, the next prolog or epilog that reaches one ends the job.
     """
-    jobs = JobsFolder(directory)
-    name = slurm_job_name(os.environ, os.environ.get("SLURM_JOB_ID", ""))
+    jobs, number = JobsFolder(directory), os.environ.get("SLURM_JOB_ID", "")
+    name = slurm_job_name(os.environ, number)
     if not jobs.knows(name):
         return
     jobs.owe(name)
     jobs.forget(name)
-    pay(answering(client, patience), jobs, patience)
+    with jobs.turn(number, patience.left - patience.answer):
+        if name in jobs.debts():  # or another command has ended it
+            pay(answering(client, patience), jobs, patience)
     if name not in jobs.debts():
         note(f"{name} is ended")

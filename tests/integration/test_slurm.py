@@ -790,6 +790,22 @@ def test_what_cannot_be_planned_changes_nothing(
             client.delete_job("taken")
 
 
+def test_no_gpus_are_assumed_while_slurm_is_busy(world: World, tmp_path: Path) -> None:
+    """If Slurm does not say in time which GPUs a job has, the job takes none from other jobs."""
+    silent = tmp_path / "scontrol"
+    silent.write_text("#!/bin/sh\nexec sleep 30\n")
+    silent.chmod(0o755)
+    try:
+        world.set(PATH=f"{tmp_path}:{os.environ['PATH']}", HEDDLE_SLURM_WAIT="1")
+        world.slurm.must(world.slurm.folder / "prolog", **PROLOG)
+        told = world.log()
+        world.slurm.must(world.slurm.folder / "epilog", **PROLOG)
+    finally:
+        world.set()
+    assert re.search("job 900: scontrol did not say in 0.[0-9] s which GPUs the job has", told)
+    assert not world.jobs()
+
+
 def system_log(place: Path) -> Path:
     """Write a ``logger`` that writes to a file, and return it: there may be no system log here."""
     told = place / "told"

@@ -268,7 +268,7 @@ def _submitted(client: Terms, patience: Patience, mine: Allocation, shape: Shape
     spec = pb.JobSpec()
     spec.CopyFrom(shape.spec)
     spec.hosts.extend(mine.hosts)
-    gpus = allocated_gpus(mine.number, mine.hosts, patience.left / 4)
+    gpus = allocated_gpus(mine.number, mine.hosts, patience.left / 2)
     with_gpus(spec, gpus, mine.hosts)
     if shape.order != "slurm":
         asked = pb.OrderRanksRequest(parent=client.fabric, spec=spec, replaces=mine.name)

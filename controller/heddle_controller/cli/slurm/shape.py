@@ -89,12 +89,17 @@ def allocated_gpus(job: str, hosts: Sequence[str], seconds: float) -> list[pb.Ho
         job: Id of the job.
         hosts: Nodes of the job.
         seconds: Time limit for Slurm's answer.
+
+    Raises:
+        Failure: Slurm does not answer in time: the job may have any GPUs.
     """
     command = ["scontrol", "--details", "--oneliner", "show", "job", job]
     try:
         told = subprocess.run(  # noqa: S603 - Slurm's own command
             command, capture_output=True, text=True, check=True, timeout=seconds
         ).stdout
+    except subprocess.TimeoutExpired:
+        raise Failure(f"scontrol did not say in {seconds:.1f} s which GPUs the job has") from None
     except (OSError, subprocess.SubprocessError):
         return []
     found = told_gpus(job, told)

@@ -17,9 +17,10 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from heddle_controller.model.arrays import NONE, Bools, Ints, distinct, numbered
+from heddle_controller.model.arrays import NONE, Bools, Floats, Ints, distinct, numbered
 from heddle_controller.model.fabric import Fabric, State, Structure
 from heddle_controller.model.flows import (
+    ANY_PHASE,
     PREFIX,
     ROCE_PORT,
     UNANNOUNCED_JOB,
@@ -416,10 +417,41 @@ def causes_between(
     old, new = _pairs(before), _pairs(after)
     found += _named(CauseKind.TRAFFIC_FOUND, sorted(new - old))
     found += _named(CauseKind.TRAFFIC_GONE, sorted(old - new))
-    same_names = (known, old) == (wanted, new)
-    if before is not None and same_names and not after.flows.same_as(_flows_on(before, after)):
-        found.append(Cause(CauseKind.FLOWS_CHANGED))
+    earlier = _flows_on(before, after) if before else after.flows
+    if not after.flows.same_as(earlier):
+        changed = _named(CauseKind.FLOWS_CHANGED, sorted(_with_other_flows(earlier, after.flows)))
+        same_names = (known, old) == (wanted, new)
+        found += changed or [Cause(CauseKind.FLOWS_CHANGED)] * same_names
     return tuple(found) or (Cause(CauseKind.BETTER_PLAN),)
+
+
+def _with_other_flows(before: Flows, after: Flows) -> set[str]:
+    """Return the names of jobs of both whose flows differ in number, order or content."""
+    jobs = sorted({*before.job_names, *after.job_names})
+    phases = sorted({*before.phase_names, *after.phase_names})
+    (old_job, old), (new_job, new) = (_by_job(one, jobs, phases) for one in (before, after))
+    differs = np.bincount(old_job, minlength=len(jobs)) != np.bincount(new_job, minlength=len(jobs))
+    left, right = ~differs[old_job], ~differs[new_job]
+    job = new_job[right]
+    for was, now in zip(old, new, strict=True):
+        differs[job[was[left] != now[right]]] = True
+    stayed = {*before.job_names} & {*after.job_names} - {UNANNOUNCED_JOB, ""}
+    return {jobs[row] for row in np.flatnonzero(differs).tolist()} & stayed
+
+
+def _by_job(
+    flows: Flows, jobs: Sequence[str], phases: Sequence[str]
+) -> tuple[Ints, list[Ints | Floats]]:
+    """Return the jobs of flows, ascending, and columns with their content, in the same order.
+
+    Jobs and phases are numbered as in the lists. Ids are left out: those of a job's flows follow
+    from its columns, and there are many of them to compare.
+    """
+    job = np.searchsorted(jobs, flows.job_names)[flows.job]
+    phase = np.append(np.searchsorted(phases, flows.phase_names), ANY_PHASE)[flows.phase]
+    columns = [flows.source, flows.destination, flows.gbps, phase, flows.qps, flows.traffic_class]
+    order = np.argsort(job, kind="stable")
+    return job[order], [column[order] for column in (*columns, flows.weight, flows.bytes)]
 
 
 def _flows_on(before: Plan, after: Plan) -> Flows:

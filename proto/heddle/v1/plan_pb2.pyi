@@ -521,7 +521,9 @@ class PlanCause(_message.Message):
         JOB_RESUMED: PlanCause._Kind.ValueType  # 14
         """Jobs that were suspended have flows again."""
         FLOWS_CHANGED: PlanCause._Kind.ValueType  # 8
-        """The same jobs have other flows."""
+        """Jobs that had flows before have others now. Flows of no job may have changed, too, or alone;
+        they have no name.
+        """
         TRAFFIC_FOUND: PlanCause._Kind.ValueType  # 11
         """Counters showed flows that nobody announced. They are named "SOURCE->DESTINATION"."""
         TRAFFIC_GONE: PlanCause._Kind.ValueType  # 12
@@ -565,7 +567,9 @@ class PlanCause(_message.Message):
     JOB_RESUMED: PlanCause.Kind.ValueType  # 14
     """Jobs that were suspended have flows again."""
     FLOWS_CHANGED: PlanCause.Kind.ValueType  # 8
-    """The same jobs have other flows."""
+    """Jobs that had flows before have others now. Flows of no job may have changed, too, or alone;
+    they have no name.
+    """
     TRAFFIC_FOUND: PlanCause.Kind.ValueType  # 11
     """Counters showed flows that nobody announced. They are named "SOURCE->DESTINATION"."""
     TRAFFIC_GONE: PlanCause.Kind.ValueType  # 12

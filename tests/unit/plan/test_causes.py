@@ -18,7 +18,7 @@ PLAN = plan_anew(FABRIC, ONE)
 def test_what_led_to_a_plan_is_told_by_kind() -> None:
     """Causes name links and switches that were lost, came back, were drained and undrained.
 
-    They name jobs and flows too. If nothing changed, the plan is just better.
+    They name jobs that came, went or have other flows. If nothing changed, the plan is just better.
     """
     lost = FABRIC.with_links(dict.fromkeys(FABRIC.find_links("leaf0", "spine1"), State.DOWN))
     drained = FABRIC.with_nodes({FABRIC.structure.index["spine2"]: State.DRAINED})
@@ -44,7 +44,14 @@ def test_what_led_to_a_plan_is_told_by_kind() -> None:
     less = replace(PLAN, flows=wishes(FABRIC, a=Wish("n0", "n30")))
     assert causes_between(PLAN, less) == (Cause(kind.JOB_GONE, ("other",), 1),)
     slower = wishes(FABRIC, a=Wish("n0", "n30", gbps=50.0), b=Wish("n1", "n31", job="other"))
-    assert causes_between(PLAN, replace(PLAN, flows=slower)) == (Cause(kind.FLOWS_CHANGED),)
+    changed = Cause(kind.FLOWS_CHANGED, ("job",), 1)
+    assert causes_between(PLAN, replace(PLAN, flows=slower)) == (changed,)
+    moved = wishes(FABRIC, z=Wish("n2", "n32", job="new"), a=Wish("n0", "n29"))
+    assert causes_between(PLAN, replace(PLAN, flows=moved)) == (
+        Cause(kind.JOB_CAME, ("new",), 1),
+        Cause(kind.JOB_GONE, ("other",), 1),
+        changed,
+    )
     assert causes_between(PLAN, replace(PLAN)) == (Cause(kind.BETTER_PLAN),)
     other = clos(spines=2, nics=30)
     assert causes_between(PLAN, replace(PLAN, fabric=other)) == (Cause(kind.FABRIC_PUT),)
@@ -63,7 +70,7 @@ def test_a_fabric_that_grew_leaves_flows_as_they_are() -> None:
     assert causes_between(PLAN, after) == (Cause(CauseKind.FABRIC_PUT),)
     slower = plan_anew(grown, wishes(grown, **asked | {"a": Wish("n0", "n30", gbps=50.0)}))
     put = Cause(CauseKind.FABRIC_PUT)
-    assert causes_between(PLAN, slower) == (put, Cause(CauseKind.FLOWS_CHANGED))
+    assert causes_between(PLAN, slower) == (put, Cause(CauseKind.FLOWS_CHANGED, ("job",), 1))
 
 
 def test_flows_of_no_job_are_no_job_that_came_or_went() -> None:

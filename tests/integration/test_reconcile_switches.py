@@ -141,7 +141,7 @@ async def test_a_refused_entry_is_told_and_tried_again(house: House) -> None:
         house.gateway.switches[switch].refuses[match] = FailureReason.BACKEND
         with capture_logs() as logged:
             await house.store.submit_job("f1", INSIDE)
-            why = f"1 flow not on the planned path: switch {switch}: BACKEND: no"
+            why = f"1 flow not programmed as planned: switch {switch}: BACKEND: no"
             await house.degraded("inside", why)
         told = [one for one in logged if one["event"] == "entries refused"]
         assert {(one["switch"], one["failures"]) for one in told} == {(switch, 1)}

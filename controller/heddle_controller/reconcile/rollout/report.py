@@ -211,7 +211,7 @@ def job_progress(
             first = int(due.blocked[pair[first_blocked[job]]])
             reason = _why(ledger, first, stuck, why_stuck)
             flows_told = counted(int(held_up[job]), "flow")
-            reasons.append(f"{flows_told} not on the planned path: {reason}")
+            reasons.append(f"{flows_told} not programmed as planned: {reason}")
         state = JobState.DEGRADED if reasons else JobState.PROGRAMMED
         if not reasons and going[job]:
             state = JobState.PLANNED

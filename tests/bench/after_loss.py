@@ -19,7 +19,7 @@ from dataclasses import replace
 import numpy as np
 
 from heddle_controller.model.fabric import NodeKind, State
-from heddle_controller.model.plan import AfterLoss, Plan, changed_places, keep_places
+from heddle_controller.model.plan import AfterLoss, Plan, edit_of, edited_paths, in_parallel
 from heddle_controller.plan.diff import changed_flows
 from heddle_controller.solve import (
     LossScreen,
@@ -117,15 +117,13 @@ def _event_row(before: Plan, plan: Plan, event: str) -> Row:
 def _received(plan: Plan, before: Plan) -> Plan:
     """Return a plan as the process that certifies it receives it from another one.
 
-    Loads are known then, and where arcs differ from those before, but no other comparison.
+    Loads are known then, and where paths differ from those before.
     """
-    paths, backups = replace(plan.paths), replace(plan.backups)
-    for old, new, same in (
-        (before.paths, plan.paths, paths),
-        (before.backups, plan.backups, backups),
-    ):
-        keep_places(old, same, changed_places(old, new))
-    return replace(plan, paths=paths, backups=backups).with_loads(plan.loads)
+    paths, backups = (
+        edited_paths(old, edit := edit_of(old, new), new.take(edit.came))
+        for old, new in ((before.paths, plan.paths), (before.backups, plan.backups))
+    )
+    return replace(plan, paths=paths, backups=in_parallel(backups, paths)).with_loads(plan.loads)
 
 
 def _row(plan: Plan, event: str) -> Row:

@@ -22,7 +22,8 @@ from tests.support.solve_flows import any_flows
 def test_what_is_wrong_is_told_beside_a_sound_plan_too() -> None:
     """The same problems are found with and without a known sound plan.
 
-    Repaired plans are spoilt in paths, backups, columns, figures, reasons or states.
+    Repaired plans are spoilt in paths, backups, columns, figures, reasons or states. The known plan
+    is the one before or the plan itself, or it lacks the last flows.
     """
     for seed in fresh_seeds(4):
         _check(seed)
@@ -34,7 +35,9 @@ def _check(seed: int) -> None:
     flows = any_flows(rng, fabric)
     repairer = Repairer(solve(fabric, flows))
     known = repairer.plan
-    verify_plan(known)
+    fewer = solve(fabric, flows.take(np.arange(rng.randint(0, len(flows)))))
+    for sound in (known, fewer):
+        verify_plan(sound)
     for _ in range(3):
         fabric = other_states(rng, fabric)
         plan = repairer.repair(fabric, flows)
@@ -43,6 +46,7 @@ def _check(seed: int) -> None:
             spoilt = spoil(rng, plan)
             assert _told(spoilt, known) == _told(spoilt, None), (seed, spoil.__name__)
             assert _told(spoilt, plan) == _told(spoilt, None), (seed, spoil.__name__)
+            assert _told(spoilt, fewer) == _told(spoilt, None), (seed, spoil.__name__)
         known = plan
 
 

@@ -15,7 +15,7 @@ It also finds where two sets of paths differ.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Literal, Protocol, TypeAlias
 from weakref import ref
@@ -33,6 +33,7 @@ from heddle_controller.model.arrays import (
     stable_order,
     starts,
 )
+from heddle_controller.model.edits import CompressedRows, Edit
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.flows import ANY_PHASE, Flows, qp_ports
 from heddle_controller.model.port_paths import Learned, PortPaths, gathered, no_port_paths
@@ -111,6 +112,10 @@ def worst_by_tier(fabric: Fabric, loads: Floats) -> dict[str, float]:
 Objective: TypeAlias = Literal["headroom", "economy"]
 """What a plan spends table space on: "headroom" leaves room on links for local repair where
 tables allow it, "economy" uses the fewest entries."""
+
+
+WHOSE = ("flow", "first_qp", "last_qp")
+"""Columns of paths that say which flow and which QPs a path belongs to."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -405,97 +410,104 @@ class Plan:
         return False
 
 
-def changed_places(old: Paths, new: Paths) -> Ints | None:
-    """Return where the ``arcs`` of two sets of paths differ, ascending.
+def edit_of(old: Paths, new: Paths) -> Edit:
+    """Return the difference between two sets of paths.
 
-    None if the paths differ in anything else (flows, QPs or lengths). ``new`` keeps the result,
-    because several callers ask for it. If ``new`` was compared with a third set and that one with
-    ``old``, only the places that differed in these comparisons are compared again.
+    It may have paths that go and come again as they were. ``new`` keeps it, because several callers
+    ask for it. If ``new`` was made from a third set and that one from ``old``, no path is compared.
+
+    Args:
+        old: The earlier paths.
+        new: The later paths, of the same flows, or of these and more after them.
     """
     if old is new:
-        return np.empty(0, dtype=np.int64)
+        none = np.empty(0, dtype=np.int64)
+        return Edit(none, none)
     for of, known in _kept(new):
         if of() is old:
             return known
-    between = _through_another(old, new)
-    found = _compared(old, new) if between is None else between
-    keep_places(old, new, found)
+    found = _through_another(old, new) or _compared(old, new)
+    _keep(old, new, found)
     return found
 
 
-def keep_places(old: Paths, new: Paths, places: Ints | None) -> None:
-    """Keep ``places`` as the result of ``changed_places``, where the caller already knows it."""
-    vars(new)[_PLACES] = [*_kept(new), (ref(old), places)][-_COMPARED_WITH:]
+def edited_paths(old: Paths, edit: Edit, fresh: Paths) -> Paths:
+    """Return the paths after an edit; ``fresh`` are those that come. The result keeps the edit."""
+    (flow, first_qp, last_qp), first, arcs = _rows_of(old).edited(edit, _rows_of(fresh))
+    new = Paths(flow, first_qp, last_qp, first, arcs)
+    _keep(old, new, edit)
+    return new
 
 
-_PLACES, _DIFFERING, _COMPARED_WITH = "changed_places", "differing", 2
-_Kept = list[tuple["ref[Paths]", Ints | None]]
+def in_parallel(backups: Paths, paths: Paths) -> Paths:
+    """Return backups that share the columns of flows and QPs with their paths, as the same arrays.
+
+    The backups must have equal columns. What they keep of comparisons stays.
+    """
+    if all(getattr(backups, one) is getattr(paths, one) for one in WHOSE):
+        return backups
+    shared = replace(backups, **{one: getattr(paths, one) for one in WHOSE})
+    vars(shared)[_EDITS] = _kept(backups)
+    return shared
+
+
+def differing(old: Paths, new: Paths, flows: int) -> Bools:
+    """Mark all flows that have different paths than before, or different QPs on them; maybe others.
+
+    Args:
+        old: The earlier paths.
+        new: The later paths, of the same flows or of these and later ones.
+        flows: Number of flows. The result has shape (flows,).
+    """
+    gone, came = edit_of(old, new)
+    result = np.zeros(flows, dtype=np.bool_)
+    result[old.flow[gone]] = True
+    result[new.flow[came]] = True
+    return result
+
+
+_EDITS, _COMPARED_WITH = "edits", 2
+_Kept = list[tuple["ref[Paths]", Edit]]
 
 
 def _kept(paths: Paths) -> _Kept:
     """Earlier comparisons of these paths: with which paths, and the result."""
-    known: _Kept = vars(paths).get(_PLACES, [])
+    known: _Kept = vars(paths).get(_EDITS, [])
     return known
 
 
-def _through_another(old: Paths, new: Paths) -> Ints | None:
+def _keep(old: Paths, new: Paths, edit: Edit) -> None:
+    vars(new)[_EDITS] = [*_kept(new), (ref(old), edit)][-_COMPARED_WITH:]
+
+
+def _rows_of(paths: Paths) -> CompressedRows:
+    return CompressedRows((paths.flow, paths.first_qp, paths.last_qp), paths.first, paths.arcs)
+
+
+def _through_another(old: Paths, new: Paths) -> Edit | None:
     for of, later in _kept(new):
         other = of()
-        if other is None or later is None:
+        if other is None:
             continue
         for earlier_of, earlier in _kept(other):
-            if earlier_of() is old and earlier is not None:
-                perhaps = distinct(np.append(earlier, later))
-                found: Ints = perhaps[old.arcs[perhaps] != new.arcs[perhaps]]
-                return found
+            if earlier_of() is old:
+                return earlier.then(later)
     return None
 
 
-def _compared(old: Paths, new: Paths) -> Ints | None:
-    pairs = (
-        (getattr(old, name), getattr(new, name))
-        for name in ("flow", "first_qp", "last_qp", "first")
-    )
-    if not all(one is other or np.array_equal(one, other) for one, other in pairs):
-        return None
-    return np.flatnonzero(old.arcs != new.arcs) if old.arcs.shape == new.arcs.shape else None
-
-
-def changed_rows(old: Paths, new: Paths) -> Ints | None:
-    """Return the rows of the paths whose arcs differ, ascending.
-
-    None if the paths differ in anything else (flows, QPs or lengths).
-    """
-    places = changed_places(old, new)
-    if places is None:
-        return None
-    return distinct(np.searchsorted(new.first, places, side="right") - 1)
-
-
-def differing(old: Paths, new: Paths, flows: int) -> Bools:
-    """Return which flows have different paths than before, or different QPs on them.
-
-    ``new`` keeps the result, because several callers ask for it.
-
-    Args:
-        old: The earlier paths.
-        new: The later paths, of the same flows.
-        flows: Number of flows. The result has shape (flows,).
-    """
-    result = np.zeros(flows, dtype=np.bool_)
-    rows = changed_rows(old, new)
-    if rows is not None:
-        result[new.flow[rows]] = True
-        return result
-    of, known = vars(new).get(_DIFFERING, (None, result))
-    if of is not None and of() is old and len(known) == flows:
-        return np.array(known)
+def _compared(old: Paths, new: Paths) -> Edit:
+    names = (*WHOSE, "first")
+    pairs = ((getattr(old, name), getattr(new, name)) for name in names)
+    if all(one is other or np.array_equal(one, other) for one, other in pairs):
+        places = np.flatnonzero(old.arcs != new.arcs)
+        rows = distinct(np.searchsorted(new.first, places, side="right") - 1)
+        return Edit(rows, rows)
+    flows = 1 + max(int(paths.flow.max(initial=0)) for paths in (old, new))
     begin = [starts(np.bincount(paths.flow, minlength=flows)) for paths in (old, new)]
-    result |= np.diff(begin[0]) != np.diff(begin[1])
-    if len(old) and not result.all():
-        result[new.flow[_other_rows(old, new, begin[1] - begin[0])]] = True
-    vars(new)[_DIFFERING] = ref(old), result.copy()
-    return result
+    differs = np.diff(begin[0]) != np.diff(begin[1])
+    if len(old) and not differs.all():
+        differs[new.flow[_other_rows(old, new, begin[1] - begin[0])]] = True
+    return Edit(np.flatnonzero(differs[old.flow]), np.flatnonzero(differs[new.flow]))
 
 
 def _other_rows(old: Paths, new: Paths, later: Ints) -> Ints:

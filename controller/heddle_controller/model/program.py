@@ -1,25 +1,22 @@
-"""What switches must hold: exact-match entries, as arrays over all switches, and how to edit them.
+"""What switches must hold: exact-match entries, as arrays over all switches.
 
 An entry says by which arc a switch forwards packets from one NIC to another with a given UDP source
 port (0 for any). If that arc or one of the entry's risk links is down, packets leave by the backup
 arc. If the backup is down too, the underlay forwards them.
 
-When a few entries among many are replaced, rows between two changes stay as they are. So new
-columns are joined from long stretches of old ones, at the speed of memory. The result records how
-it was made, so that nobody has to compare it with the old entries.
+Entries made from others record how, so that nobody has to compare the two.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from typing import Any, NamedTuple
 from weakref import ref
 
 import numpy as np
 
-from heddle_controller.model.arrays import NONE, Ints, cut_rows, distinct, ranges, starts
+from heddle_controller.model.arrays import Ints, cut_rows
+from heddle_controller.model.edits import CompressedRows, Edit
 
 ANY_PORT = 0
 
@@ -107,43 +104,6 @@ class Entries:
         """Return the entries of one switch, given by node row."""
         low, high = np.searchsorted(self.switch, [switch, switch + 1])
         return self.take(np.arange(low, high, dtype=np.int64))
-
-
-class Edit(NamedTuple):
-    """The difference between two sets of entries. Entries that are in both keep their order."""
-
-    gone: Ints
-    """Rows of the old set whose entries are not in the new set, ascending."""
-    came: Ints
-    """Rows of the new set whose entries were not in the old set, ascending."""
-
-    def then(self, other: Edit) -> Edit:
-        """Return this edit followed by another, as one edit.
-
-        The time depends on the number of rows in both edits, not on the number of entries.
-        """
-        gone = _moved(other.gone, self.came, self.gone)
-        came = _moved(self.came, other.gone, other.came)
-        return Edit(
-            np.sort(np.concatenate([self.gone, gone])), np.sort(np.concatenate([other.came, came]))
-        )
-
-
-def _moved(rows: Ints, without: Ints, among: Ints) -> Ints:
-    """Translate row numbers after some rows are removed and others are inserted.
-
-    Args:
-        rows: Row numbers before, ascending.
-        without: Rows that are removed, numbered before, ascending. Any of ``rows`` that is among
-            them is dropped from the result.
-        among: Rows that are inserted, numbered after, ascending.
-    """
-    at = np.searchsorted(without, rows)
-    taken = np.append(without, NONE)[at] == rows
-    kept = (rows - at)[~taken]
-    before = among - np.arange(len(among))  # how many kept rows precede each inserted one
-    found: Ints = kept + np.searchsorted(before, kept, side="right")
-    return found
 
 
 class EntryMark(NamedTuple):
@@ -234,95 +194,12 @@ def splice_entries(old: Entries, gone: Ints, places: Ints, fresh: Entries) -> En
 
 def edited_entries(old: Entries, edit: Edit, fresh: Entries) -> Entries:
     """Do the same as ``splice_entries``, given the rows that fresh entries have in the result."""
-    if np.array_equal(edit.gone, edit.came):
-        new = _overwritten(old, edit.gone, fresh)
-    else:
-        new = _spliced(old, edit, fresh)
+    flat, first, links = _rows_of(old).edited(edit, _rows_of(fresh))
+    columns: dict[str, Any] = dict(zip(COLUMNS, flat, strict=True))
+    new = Entries(**columns, risk_first=first, risk_links=links)
     return replace(new, made=EntryOrigin(EntryMark.on(old), EntryMark.on(new), edit))
 
 
-def _overwritten(old: Entries, rows: Ints, fresh: Entries) -> Entries:
-    """Return the old entries with some rows overwritten by the fresh ones."""
-    columns: dict[str, Any] = {
-        name: _with(getattr(old, name), rows, getattr(fresh, name)) for name in COLUMNS
-    }
-    begins, ends = old.risk_first[rows], old.risk_first[rows + 1]
-    first, links, lengths = old.risk_first, old.risk_links, np.diff(fresh.risk_first)
-    if (ends - begins == lengths).all():
-        links = _with(links, ranges(begins, ends), fresh.risk_links)
-    else:
-        own = np.diff(first)
-        own[rows] = lengths
-        first, at, parts = starts(own), 0, []
-        bounds = zip(
-            begins.tolist(), ends.tolist(), pairwise(fresh.risk_first.tolist()), strict=True
-        )
-        for begin, end, (low, high) in bounds:
-            parts += [links[at:begin], fresh.risk_links[low:high]]
-            at = end
-        links = np.concatenate([*parts, links[at:]])
-    return Entries(**columns, risk_first=first, risk_links=links)
-
-
-def _with(column: Ints, places: Ints, values: Ints) -> Ints:
-    """Return a column with new values in some places; the same array if nothing differs."""
-    if (column[places] == values).all():
-        return column
-    column = column.copy()
-    column[places] = values
-    return column
-
-
-class _Stretch(NamedTuple):
-    """Adjacent rows, ``begin`` to ``end - 1``, of the old or the fresh entries."""
-
-    fresh: bool
-    begin: int
-    end: int
-
-
-def _spliced(old: Entries, edit: Edit, fresh: Entries) -> Entries:
-    """Return the edited entries, wherever rows are removed and inserted."""
-    stretches = [*_stretches(len(old), edit)]
-
-    columns: dict[str, Any] = {
-        name: _joined(stretches, getattr(old, name), getattr(fresh, name)) for name in COLUMNS
-    }
-    lengths = _joined(stretches, np.diff(old.risk_first), np.diff(fresh.risk_first))
-    links = [_risks_of(s, fresh if s.fresh else old) for s in stretches]
-    return Entries(
-        **columns,
-        risk_first=starts(lengths),
-        risk_links=_joined(links, old.risk_links, fresh.risk_links),
-    )
-
-
-def _joined(stretches: Sequence[_Stretch], of_old: Ints, of_fresh: Ints) -> Ints:
-    """Return a column of the result, joined from stretches of both columns."""
-    return np.concatenate([(of_fresh if s.fresh else of_old)[s.begin : s.end] for s in stretches])
-
-
-def _risks_of(stretch: _Stretch, entries: Entries) -> _Stretch:
-    """Return the stretch of risk links that belongs to a stretch of rows."""
-    first = entries.risk_first
-    return _Stretch(stretch.fresh, int(first[stretch.begin]), int(first[stretch.end]))
-
-
-def _stretches(count: int, edit: Edit) -> Iterator[_Stretch]:
-    """Yield the stretches that make up the result, in order; at least one, perhaps empty."""
-    gone, came = edit
-    kept = came - np.arange(len(came))  # for each fresh row, how many kept rows come before it
-    places = kept + np.searchsorted(gone - np.arange(len(gone)), kept, side="right")
-    at = 0
-    edges = distinct(np.concatenate([gone, places]))
-    first, last = np.searchsorted(places, edges), np.searchsorted(places, edges, side="right")
-    leaves = np.isin(edges, gone, assume_unique=True)
-    for edge, begin, end, leaves_out in zip(
-        edges.tolist(), first.tolist(), last.tolist(), leaves.tolist(), strict=True
-    ):
-        if edge > at:
-            yield _Stretch(fresh=False, begin=at, end=edge)
-        if end > begin:
-            yield _Stretch(fresh=True, begin=begin, end=end)
-        at = edge + leaves_out
-    yield _Stretch(fresh=False, begin=at, end=count)
+def _rows_of(entries: Entries) -> CompressedRows:
+    flat = tuple(getattr(entries, name) for name in COLUMNS)
+    return CompressedRows(flat, entries.risk_first, entries.risk_links)

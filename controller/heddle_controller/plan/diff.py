@@ -17,7 +17,8 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from heddle_controller.model.arrays import NONE, Bools, Floats, Ints, distinct, numbered
+from heddle_controller.model.arrays import NONE, Bools, Floats, Ints, numbered
+from heddle_controller.model.edits import Edit
 from heddle_controller.model.fabric import Fabric, State, Structure
 from heddle_controller.model.flows import (
     ANY_PHASE,
@@ -27,8 +28,8 @@ from heddle_controller.model.flows import (
     Flows,
     unannounced_rows,
 )
-from heddle_controller.model.plan import Paths, Plan, changed_rows, differing
-from heddle_controller.model.program import ANY_PORT, Edit, Entries, known_edit
+from heddle_controller.model.plan import Paths, Plan, differing
+from heddle_controller.model.program import ANY_PORT, Entries, known_edit
 
 MATCH = ("switch", "source", "destination", "source_port", "destination_port")
 MOST_CODES = np.iinfo(np.int64).max
@@ -268,9 +269,6 @@ def changed_flows(old: Plan, new: Plan) -> Ints:
     links by id and key, since both fabrics may have been read separately from one file.
     """
     if old.fabric.structure is new.fabric.structure and new.flows.same_as(old.flows):
-        alike = changed_rows(old.paths, new.paths)
-        if alike is not None:
-            return distinct(new.paths.flow[alike])
         rows = differing(old.paths, new.paths, len(new.flows))
         was, now = (one.take(np.flatnonzero(rows[one.flow])) for one in (old.paths, new.paths))
         return _moved((was, was.arcs, was.flow), now, len(new.flows))

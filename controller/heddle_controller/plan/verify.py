@@ -30,12 +30,13 @@ from heddle_controller.model.errors import first_of
 from heddle_controller.model.fabric import NodeKind
 from heddle_controller.model.flows import ANY_PHASE
 from heddle_controller.model.plan import (
+    WHOSE,
     Certificate,
     NicPorts,
     Paths,
     Plan,
-    changed_places,
-    changed_rows,
+    differing,
+    edit_of,
     phased_loads,
     worst_by_tier,
 )
@@ -283,45 +284,36 @@ def verify_plan(plan: Plan, known: Plan | None = None) -> None:
 
     Args:
         plan: The plan to check.
-        known: A plan that passed. If the plan has the same flows and QPs in the same rows, only
-            rows with other arcs are checked, and only arcs whose users changed are added up again.
-            What depends on states of links is always checked for all rows.
+        known: A plan that passed. If the plan has its flows, and perhaps more after them, only
+            paths and backups of flows where these differ are checked, and only arcs whose users
+            changed are added up again. What depends on states of links is always checked for all.
 
     Raises:
         PlanInvalid: If anything at all is wrong with the plan.
     """
     # Later checks rely on earlier ones, so each group runs only if the one before found nothing.
-    rows = None if known is None else _new_rows(plan, known)
-    for group in (
-        partial(_shape, rows=rows),
-        partial(_routes, rows=rows),
-        partial(_figures, known=known),
-    ):
+    for group in (_shape, partial(_routes, known=known), partial(_figures, known=known)):
         if problems := [*islice(group(plan), MOST_TOLD)]:
             raise PlanInvalid(problems)
 
 
-def _shape(plan: Plan, rows: Ints | None) -> Iterator[str]:
+def _shape(plan: Plan) -> Iterator[str]:
     for name, paths in (("paths", plan.paths), ("backups", plan.backups)):
-        if reason := malformed(plan, paths if rows is None else paths.take(rows)):
+        if reason := malformed(plan, paths):
             yield f"{name}: {reason}"
             return
-    if rows is not None:
-        return  # the other columns equal those of the known plan
-    pairs = [(getattr(plan.paths, n), getattr(plan.backups, n)) for n in _WHOSE]
-    if not all(np.array_equal(path, backup) for path, backup in pairs):
+    pairs = [(getattr(plan.paths, name), getattr(plan.backups, name)) for name in WHOSE]
+    if not all(path is backup or np.array_equal(path, backup) for path, backup in pairs):
         yield "backups do not stand in parallel to paths"
     if not all(0 <= row < len(plan.flows) for row in plan.unrouted):
         yield "unrouted names flows that are not there"
 
 
-_WHOSE = ("flow", "first_qp", "last_qp")
-
-
-def _routes(plan: Plan, rows: Ints | None) -> Iterator[str]:
-    yield from _coverage(plan) if rows is None else _unexplained(plan)
+def _routes(plan: Plan, known: Plan | None) -> Iterator[str]:
+    rows = _new_rows(plan, known) if known is not None else None
     if rows is None:
         rows = np.arange(len(plan.paths), dtype=np.int64)
+    yield from _coverage(plan, rows)
     yield from _told(plan, "path", path_faults(plan, plan.paths, rows))
     empty = rows[plan.paths.first[rows] == plan.paths.first[rows + 1]].tolist()
     yield from _told(plan, "path", ((row, "has no links") for row in empty))
@@ -330,18 +322,19 @@ def _routes(plan: Plan, rows: Ints | None) -> Iterator[str]:
 
 
 def _new_rows(plan: Plan, known: Plan) -> Ints | None:
-    """Return the rows whose path or backup differs from the known plan, ascending.
+    """Return all rows of the flows with a path or backup that the known plan has not, ascending.
 
-    None if anything but arcs differs: the flows, the rows of their paths, the QPs of these, or the
-    flows without a path. If only arcs differ, every flow has its QPs on paths as in the known plan.
+    None if the fabric is another one, or the flows of the known plan do not come first.
     """
-    if known.fabric.structure is not plan.fabric.structure:
+    if known.fabric.structure is not plan.fabric.structure or not _comes_first(known, plan):
         return None
-    if not plan.flows.same_as(known.flows) or plan.unrouted.keys() != known.unrouted.keys():
-        return None
-    pairs = (known.paths, plan.paths), (known.backups, plan.backups)
-    paths, backups = (changed_rows(was, now) for was, now in pairs)
-    return None if paths is None or backups is None else distinct(np.append(paths, backups))
+    differs = differing(known.paths, plan.paths, len(plan.flows))
+    differs |= differing(known.backups, plan.backups, len(plan.flows))
+    return np.flatnonzero(differs[plan.paths.flow])
+
+
+def _comes_first(known: Plan, plan: Plan) -> bool:
+    return plan.flows.same_as(known.flows) or plan.flows.begins_with(known.flows)
 
 
 def _told(plan: Plan, what: str, faults: Iterator[Fault]) -> Iterator[str]:
@@ -351,10 +344,13 @@ def _told(plan: Plan, what: str, faults: Iterator[Fault]) -> Iterator[str]:
         yield f"flow {plan.flows.ids[paths.flow[row]]!r}, {what} of {qps}: {reason}"
 
 
-def _coverage(plan: Plan) -> Iterator[str]:
-    """Yield flows whose QPs are not on paths exactly once, unless a reason is given for no path."""
+def _coverage(plan: Plan, rows: Ints) -> Iterator[str]:
+    """Yield flows whose QPs are not on paths exactly once, unless a reason is given for no path.
+
+    ``rows`` are the paths to look at, ascending, always all of a flow.
+    """
     paths, flows = plan.paths, plan.flows
-    for row in _not_partitioned(plan):
+    for row in _not_partitioned(plan, rows):
         own = paths.flow == row
         told = [*zip(paths.first_qp[own].tolist(), paths.last_qp[own].tolist(), strict=True)]
         yield f"flow {flows.ids[row]!r}: paths carry QPs {told[:3]}, not 0 to {flows.qps[row] - 1}"
@@ -364,28 +360,24 @@ def _coverage(plan: Plan) -> Iterator[str]:
         if routed[row]:
             yield f"flow {flows.ids[row]!r}: has a path, yet counts as unrouted"
         routed[row] = True
-    yield from _unexplained(plan)
+    for row, reason in plan.unrouted.items():
+        if not reason.strip():
+            yield f"flow {flows.ids[row]!r}: has no path, and no reason is given"
     for row in np.flatnonzero(~routed).tolist():
         yield f"flow {flows.ids[row]!r}: is neither routed nor said to be unrouted"
 
 
-def _unexplained(plan: Plan) -> Iterator[str]:
-    for row, reason in plan.unrouted.items():
-        if not reason.strip():
-            yield f"flow {plan.flows.ids[row]!r}: has no path, and no reason is given"
-
-
-def _not_partitioned(plan: Plan) -> list[int]:
-    paths = plan.paths
-    starts = np.ones(len(paths), dtype=np.bool_)
-    starts[1:] = paths.flow[1:] != paths.flow[:-1]
-    due = np.zeros(len(paths), dtype=np.int64)
-    due[1:] = paths.last_qp[:-1] + 1
+def _not_partitioned(plan: Plan, rows: Ints) -> list[int]:
+    flow, first, last = (getattr(plan.paths, name)[rows] for name in WHOSE)
+    starts = np.ones(len(rows), dtype=np.bool_)
+    starts[1:] = flow[1:] != flow[:-1]
+    due = np.zeros(len(rows), dtype=np.int64)
+    due[1:] = last[:-1] + 1
     due[starts] = 0
-    bad = (paths.first_qp != due) | (paths.last_qp < paths.first_qp)
-    ends = np.append(starts[1:], np.ones(min(len(paths), 1), dtype=np.bool_))
-    bad |= ends & (paths.last_qp != plan.flows.qps[paths.flow] - 1)
-    found: list[int] = distinct(paths.flow[bad]).tolist()
+    bad = (first != due) | (last < first)
+    ends = np.append(starts[1:], np.ones(min(len(rows), 1), dtype=np.bool_))
+    bad |= ends & (last != plan.flows.qps[flow] - 1)
+    found: list[int] = distinct(flow[bad]).tolist()
     return found
 
 
@@ -446,20 +438,23 @@ def _from_known(plan: Plan, known: Plan) -> Floats | None:
     """Return the loads from those of ``known``; None if it has none or differs too much."""
     if "loads" not in known.__dict__ or plan.fabric.structure is not known.fabric.structure:
         return None
-    paths, now, was = _of_known_flows(plan, known), plan.paths.arcs, known.paths.arcs
-    places = None if paths is None else changed_places(known.paths, paths)
-    if places is None:
+    if not _comes_first(known, plan):
         return None
-    behind, loads = np.arange(len(was), len(now)), known.loads
-    if len(behind) and _of_new_jobs(plan, known):
-        loads, behind = loads + _loads_of(plan, np.arange(len(loads)), behind), behind[:0]
-    if (len(places) + len(behind)) * _WORTH > len(now):
+    paths, was = plan.paths, known.paths
+    gone, came = edit_of(was, paths)
+    behind = int(np.searchsorted(paths.flow, len(known.flows)))
+    came, new = came[came < behind], np.arange(paths.first[behind], len(paths.arcs))
+    loads = known.loads
+    if len(new) and _of_new_jobs(plan, known):
+        loads, new = loads + _loads_of(plan, np.arange(len(loads)), new), new[:0]
+    touched = was.take(gone).arcs, paths.take(came).arcs, paths.arcs[new]
+    if sum(map(len, touched)) * _WORTH > len(paths.arcs):
         return None
-    arcs = distinct(np.concatenate([now[places], was[places], now[behind]]))
-    touched = np.zeros(len(loads), dtype=np.bool_)
-    touched[arcs] = True
+    arcs = distinct(np.concatenate(touched))
+    near = np.zeros(len(loads), dtype=np.bool_)
+    near[arcs] = True
     loads = loads.copy()
-    loads[arcs] = _loads_of(plan, arcs, np.flatnonzero(touched[now]))
+    loads[arcs] = _loads_of(plan, arcs, np.flatnonzero(near[paths.arcs]))
     return loads
 
 
@@ -472,23 +467,6 @@ def _of_new_jobs(plan: Plan, known: Plan) -> bool:
     return bool(
         (flows.phase != ANY_PHASE).all()
         and flows.job[count:].min() > flows.job[:count].max(initial=-1)
-    )
-
-
-def _of_known_flows(plan: Plan, known: Plan) -> Paths | None:
-    """Return the paths of an earlier plan's flows; None if these flows do not come first."""
-    paths = plan.paths
-    if plan.flows.same_as(known.flows):
-        return paths
-    if not plan.flows.begins_with(known.flows):
-        return None
-    count = int(np.searchsorted(paths.flow, len(known.flows)))
-    return Paths(
-        paths.flow[:count],
-        paths.first_qp[:count],
-        paths.last_qp[:count],
-        paths.first[: count + 1],
-        paths.arcs[: paths.first[count]],
     )
 
 

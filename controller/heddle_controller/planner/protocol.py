@@ -6,7 +6,7 @@ Plans, intents and entries are packed by mirrors, everything else as it is.
 Each end has a mirror of each fabric, and packs and unpacks in the same order as the other. So after
 a value was packed at one end and unpacked at the other, both remember it, and only changes are
 sent. A fabric is sent as the states that changed, an intent as the jobs and demand sets that are
-new, a plan as the arcs that differ, and entries as the rows that came and went. A value that is the
+new, and paths and entries as the rows that came and went. A value that is the
 same object as the last one at one end is also the same object at the other.
 
 The messages go over one socket between two processes of one machine. Each is pickled by protocol 5.
@@ -27,24 +27,28 @@ import socket
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from heddle_controller.model.arrays import Ints
 from heddle_controller.model.demand import Demands
+from heddle_controller.model.edits import Edit
 from heddle_controller.model.fabric import Fabric, Structure
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import (
+    WHOSE,
     Certificate,
     NicPorts,
     Paths,
     Plan,
-    changed_places,
-    keep_places,
+    edit_of,
+    edited_paths,
+    in_parallel,
 )
 from heddle_controller.model.port_paths import PortPaths
-from heddle_controller.model.program import Edit, Entries, edited_entries, known_edit
+from heddle_controller.model.program import Entries, edited_entries, known_edit
 from heddle_controller.planner.planning import Planned
 from heddle_controller.planner.port import PlanAnswer, PlanningFailed, WhatIf
 from heddle_controller.state.records import DemandRecord, Intent, JobRecord, Overlay, Rollback
@@ -54,8 +58,6 @@ _MOST = 1 / 4
 """Share of the elements that may differ. If more do, all elements are sent."""
 STRUCTURE = ("name", "nodes", "links", "zone_names", "host_names")
 """Arguments of ``Structure``."""
-WHOSE = ("flow", "first_qp", "last_qp")
-"""Columns that say which flow and QPs a path belongs to."""
 
 
 class _Elements(NamedTuple):
@@ -63,6 +65,17 @@ class _Elements(NamedTuple):
 
     places: Array
     values: Array
+
+
+_Rows = TypeVar("_Rows", Entries, Paths)
+
+
+class _PackedEdit(NamedTuple, Generic[_Rows]):
+    """A table as changes: rows gone from the one before, rows that came, and these rows."""
+
+    gone: Ints
+    came: Ints
+    rows: _Rows
 
 
 class _PackedFabric(NamedTuple):
@@ -92,24 +105,16 @@ class _PackedPlan(NamedTuple):
     fabric: _PackedFabric
     flows: Flows | None
     """None if they are the same as before."""
-    paths: Paths | _Elements
-    """All paths, or the arcs that differ."""
-    backups: Paths | _Elements
-    """All backups, or the arcs that differ."""
+    paths: Paths | _PackedEdit[Paths] | None
+    """All paths, or what differs; None if they are the same as before."""
+    backups: Paths | _PackedEdit[Paths] | None
+    """The same of the backups."""
     shared: bool
     """Whether paths and backups share their ``WHOSE`` columns as the same objects."""
     certificate: Certificate
     unrouted: dict[int, str]
     notes: tuple[str, ...]
     nic_ports: NicPorts | None
-
-
-class _PackedEdit(NamedTuple):
-    """Entries as changes: rows gone from those of before, rows that came, and these entries."""
-
-    gone: Array
-    came: Array
-    rows: Entries
 
 
 _Record = TypeVar("_Record", JobRecord, DemandRecord)
@@ -208,10 +213,12 @@ class FabricMirror:
         if known is plan:
             return None
         fabric = self.pack_fabric(plan.fabric)
-        same = known is not None and (
-            known.fabric.structure is plan.fabric.structure and known.flows.same_as(plan.flows)
-        )
-        before = known if same else None
+        before = known
+        if known is not None and known.fabric.structure is not plan.fabric.structure:
+            before = None
+        same = before is not None and before.flows.same_as(plan.flows)
+        if before is not None and not same and not plan.flows.begins_with(before.flows):
+            before = None
         return _PackedPlan(
             fabric,
             None if same else plan.flows,
@@ -231,15 +238,14 @@ class FabricMirror:
             assert known is not None  # it was sent before
             return known
         fabric = self.unpack_fabric(packed.fabric)
-        if packed.flows is None:
+        flows = packed.flows
+        if flows is None:
             assert known is not None  # its flows were sent before
-            flows, before = known.flows, known
-        else:
-            flows, before = packed.flows, None
-        paths = _unpacked_paths(packed.paths, before.paths if before else None)
-        backups = _unpacked_paths(packed.backups, before.backups if before else None)
+            flows = known.flows
+        paths = _unpacked_paths(packed.paths, known.paths if known else None)
+        backups = _unpacked_paths(packed.backups, known.backups if known else None)
         if packed.shared:
-            backups = _sharing(backups, paths)
+            backups = in_parallel(backups, paths)
         self._plan = Plan(
             fabric,
             flows,
@@ -252,7 +258,7 @@ class FabricMirror:
         )
         return self._plan
 
-    def pack_entries(self, entries: Entries) -> Entries | _PackedEdit | None:
+    def pack_entries(self, entries: Entries) -> Entries | _PackedEdit[Entries] | None:
         """Return entries packed for sending; None stands for those sent last."""
         known, self._entries = self._entries, entries
         if known is entries:
@@ -263,7 +269,7 @@ class FabricMirror:
             return Entries(*columns)  # without their origin, which the other end does not need
         return _PackedEdit(edit.gone, edit.came, entries.take(edit.came))
 
-    def unpack_entries(self, packed: Entries | _PackedEdit | None) -> Entries:
+    def unpack_entries(self, packed: Entries | _PackedEdit[Entries] | None) -> Entries:
         """Return entries that were sent."""
         if isinstance(packed, Entries):
             self._entries = packed
@@ -275,31 +281,22 @@ class FabricMirror:
         return self._entries
 
 
-def _packed_paths(now: Paths, was: Paths | None) -> Paths | _Elements:
-    places = None if was is None else changed_places(was, now)
-    if places is None or len(places) > _MOST * len(now.arcs):
+def _packed_paths(now: Paths, was: Paths | None) -> Paths | _PackedEdit[Paths] | None:
+    if now is was:
+        return None
+    edit = edit_of(was, now) if was is not None else None
+    if edit is None or len(edit.came) > _MOST * len(now):
         return now
-    return _Elements(places, now.arcs[places])
+    return _PackedEdit(edit.gone, edit.came, now.take(edit.came))
 
 
-def _unpacked_paths(packed: Paths | _Elements, was: Paths | None) -> Paths:
+def _unpacked_paths(packed: Paths | _PackedEdit[Paths] | None, was: Paths | None) -> Paths:
     if isinstance(packed, Paths):
         return packed
     assert was is not None  # the other end had it when it packed these
-    if not len(packed.places):
+    if packed is None:
         return was
-    arcs = was.arcs.copy()
-    arcs[packed.places] = packed.values
-    now = replace(was, arcs=arcs)
-    keep_places(was, now, packed.places)
-    return now
-
-
-def _sharing(backups: Paths, paths: Paths) -> Paths:
-    """Return backups that share the ``WHOSE`` columns of the paths as the same objects."""
-    if all(getattr(backups, one) is getattr(paths, one) for one in WHOSE):
-        return backups
-    return replace(backups, **{one: getattr(paths, one) for one in WHOSE})
+    return edited_paths(was, Edit(packed.gone, packed.came), packed.rows)
 
 
 def _changed(now: Array, was: Array) -> _Elements:

@@ -21,8 +21,9 @@ from functools import cache
 import numpy as np
 
 from heddle_controller.model.arrays import NONE, Ints, distinct
+from heddle_controller.model.edits import Edit
 from heddle_controller.model.fabric import Fabric, Structure
-from heddle_controller.model.program import Edit, Entries, known_edit, no_entries
+from heddle_controller.model.program import Entries, known_edit, no_entries
 from heddle_controller.reconcile.ports import (
     UNKNOWN_DIGEST,
     AgentSession,

@@ -1,8 +1,6 @@
 """Backups of the current plan: which flows lose theirs with a link, and new ones for a few paths.
 
-Also replaces the paths and backups of some flows, at little more than the cost of a copy. Rows
-between the changed flows are taken over in pieces. Where no row changes its position and no path
-its length, only the rows that differ are overwritten.
+Also replaces the paths and backups of some flows, at little more than the cost of a copy.
 """
 
 from __future__ import annotations
@@ -12,9 +10,10 @@ from collections import defaultdict
 import numpy as np
 
 from heddle_controller.model.arrays import Bools, Floats, Ints, distinct, ranges, starts
+from heddle_controller.model.edits import Edit
 from heddle_controller.model.fabric import NodeKind
 from heddle_controller.model.flows import Flows
-from heddle_controller.model.plan import Paths, Plan
+from heddle_controller.model.plan import Paths, Plan, edited_paths, in_parallel
 from heddle_controller.solve.assignment import with_nics
 from heddle_controller.solve.candidates import Candidates
 from heddle_controller.solve.colouring.planes import Planes
@@ -43,63 +42,12 @@ def with_flows_replaced(
         fresh: New paths of these flows and their backups, row for row. A flow may be new in the
             plan, or have no path any more.
     """
-    cut = _Cut(paths.flow, fresh[0].flow, flows)
-    new = fresh[0]
-    flow, first_qp = cut.rows(paths.flow, new.flow), cut.rows(paths.first_qp, new.first_qp)
-    last_qp = cut.rows(paths.last_qp, new.last_qp)
-    return (
-        Paths(flow, first_qp, last_qp, *cut.arcs(paths, new)),
-        Paths(flow, first_qp, last_qp, *cut.arcs(backups, fresh[1])),
-    )
-
-
-class _Cut:
-    """Which rows are removed and which are inserted, as runs of adjacent rows."""
-
-    def __init__(self, old: Ints, new: Ints, flows: Ints) -> None:
-        """Take the flows of old paths, of new paths, and those to replace, all ascending."""
-        low, high = np.searchsorted(old, flows), np.searchsorted(old, flows, side="right")
-        new_low, new_high = np.searchsorted(new, flows), np.searchsorted(new, flows, side="right")
-        begins = np.flatnonzero(np.append(True, low[1:] != high[:-1])[: len(flows)])
-        ends = np.append(begins[1:], len(flows))[: len(begins)] - 1
-        self._out = low[begins], high[ends]
-        self._in = new_low[begins], new_high[ends]
-        self._in_place = np.array_equal(high - low, new_high - new_low)
-
-    def rows(self, old: Ints, new: Ints) -> Ints:
-        """Return a column with one number a row, with the new rows in place of the old."""
-        if not self._in_place:
-            return self._joined(old, new, self._out, self._in)
-        rows = ranges(*self._out)
-        if np.array_equal(old[rows], new):
-            return old
-        patched = old.copy()
-        patched[rows] = new
-        return patched
-
-    def arcs(self, old: Paths, new: Paths) -> tuple[Ints, Ints]:
-        """Return where the arcs of each row begin, and all arcs, with the new rows in place."""
-        (low, high), (new_low, new_high) = self._out, self._in
-        out = old.first[low], old.first[high]
-        rows = ranges(low, high)
-        lengths = old.first[rows + 1] - old.first[rows]
-        if self._in_place and np.array_equal(lengths, np.diff(new.first)):
-            patched = old.arcs.copy()
-            patched[ranges(*out)] = new.arcs
-            return old.first, patched
-        first = starts(self._joined(np.diff(old.first), np.diff(new.first), self._out, self._in))
-        come = new.first[new_low], new.first[new_high]
-        return first, self._joined(old.arcs, new.arcs, out, come)
-
-    @staticmethod
-    def _joined(old: Ints, new: Ints, out: tuple[Ints, Ints], come: tuple[Ints, Ints]) -> Ints:
-        """Return the old numbers with the runs ``out`` replaced by the runs ``come`` of the new."""
-        stays = zip([0, *out[1].tolist()], [*out[0].tolist(), len(old)], strict=True)
-        pieces = [old[begin:end] for begin, end in stays]
-        comes = zip(come[0].tolist(), come[1].tolist(), strict=True)
-        fresh = [new[begin:end] for begin, end in comes]
-        line = [piece for pair in zip(pieces, fresh, strict=False) for piece in pair]
-        return np.concatenate([*line, pieces[-1]])
+    low, high = (np.searchsorted(paths.flow, flows, side=side) for side in ("left", "right"))
+    counts = np.diff(np.searchsorted(fresh[0].flow, np.append(flows, flows[-1:] + 1)))
+    begin = low + starts(counts - (high - low))[:-1]
+    edit = Edit(ranges(low, high), ranges(begin, begin + counts))
+    after = edited_paths(paths, edit, fresh[0])
+    return after, in_parallel(edited_paths(backups, edit, fresh[1]), after)
 
 
 MANY_BACKUPS = 16

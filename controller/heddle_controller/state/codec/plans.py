@@ -29,6 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from heddle_controller.model.arrays import NONE, Ints, cut_rows, starts
+from heddle_controller.model.edits import Edit
 from heddle_controller.model.fabric import Fabric, Structure
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import (
@@ -39,10 +40,9 @@ from heddle_controller.model.plan import (
     Plan,
     TierCertificate,
     Turn,
-    changed_rows,
-    differing,
+    edit_of,
 )
-from heddle_controller.model.program import Edit, Entries, Program, known_edit
+from heddle_controller.model.program import Entries, Program, known_edit
 from heddle_controller.plan.diff import difference, partners
 from heddle_controller.state.codec.container import (
     DamagedError,
@@ -333,7 +333,7 @@ def pack_delta(made: Whole, before: Whole) -> bytes | None:
         ("paths", earlier.paths, plan.paths),
         ("backups", earlier.backups, plan.backups),
     ):
-        edit = _paths_edit(old, new, len(plan.flows))
+        edit = edit_of(old, new)
         if not _worth(edit, old):
             return None
         columns |= _packed(name, _PATHS, edit, new.take(edit.came))
@@ -381,19 +381,6 @@ def unpack_delta(packed: bytes, before: Whole) -> Whole:
 
 def _worth(edit: Edit, old: Paths | Entries) -> bool:
     return len(edit.gone) + len(edit.came) <= _MOST * len(old)
-
-
-def _paths_edit(old: Paths, new: Paths, flows: int) -> Edit:
-    """Return the difference between two sets of paths.
-
-    If only arcs differ, single paths are replaced. Otherwise all paths of each flow that differs
-    are.
-    """
-    rows = changed_rows(old, new)
-    if rows is not None:
-        return Edit(rows, rows)
-    other = differing(old, new, flows)
-    return Edit(np.flatnonzero(other[old.flow]), np.flatnonzero(other[new.flow]))
 
 
 def _compared(old: Entries, new: Entries) -> Edit | None:

@@ -359,6 +359,16 @@ def test_the_bound_counts_what_comes_to_the_other_switch_of_a_nic() -> None:
         assert told["switch"].lower_bound == pytest.approx(told["switch"].worst_utilization)
 
 
+def test_what_is_slow_stays_slow_after_losses_that_touch_nothing() -> None:
+    """A flow over both switches of a pair is as slow as before after the loss of any spine."""
+    fabric = dual_tor(pairs=1, spines=2, nics_per_pair=2, nics_per_host=1)
+    source, destination = nic_ids(fabric)
+    plan = solve(fabric, flows_of(fabric, (source, destination, 1000.0, 2, "j", "")))
+    for one in after_losses(plan):
+        assert one.slowest_flow == pytest.approx(0.4)  # 2 x 200 of 1000 Gbit/s
+        assert one.of in {"s0", "p0a,s0,0"}
+
+
 def test_backups_share_the_links_to_the_other_switches_of_nics() -> None:
     """Chosen for lost switches, backups of NICs with two links do as well as any could."""
     fabric = dual_tor(pairs=8, spines=4, nics_per_pair=16)

@@ -38,6 +38,8 @@ from heddle_controller.solve.losses.suspects import (
 
 _FIRST_BATCH = 2_000
 """Uses of full arcs in the first batch of fair rates. Each further batch has twice as many."""
+_FIRST_CALM = 16
+"""Losses in the first batch of those tried to find one that changes nothing for a flow."""
 _MOST = 600_000
 """Uses of full arcs after which no more fair rates are computed and the floor is reported."""
 
@@ -217,15 +219,35 @@ class SlowFlows:
             return known
         return _Floors.of_flows(self._screen, loss, flow)
 
-    def _in_peace(self) -> float:
-        """Return the lowest floor of the known flows while nothing is lost.
+    def _in_peace(self, flow: Ints) -> Floats:
+        """Return the floors of some flows while nothing is lost.
 
         A loss that changes nothing for a flow leaves it this floor, so its fair rate may be that
         low even after such a loss.
         """
-        flows = distinct(self._flow)
-        none = np.full(len(flows), len(self._suspects.losses.served))
-        return float(_Floors.of_flows(self._screen, none, flows).ratio.min(initial=1.0))
+        none = np.full(len(flow), len(self._suspects.losses.served))
+        return _Floors.of_flows(self._screen, none, flow).ratio
+
+    def _note_calm(self, flow: Ints) -> None:
+        """Also note losses that change nothing for some flows, if these are slow in peace.
+
+        Losses that change nothing on one arc are noted already. If a flow has several paths, each
+        of these losses may touch another path.
+        """
+        losses = self._suspects.losses
+        flow = flow[self._screen.standing.path_count(flow) > 1]
+        peace = self._in_peace(flow)
+        order = np.argsort(peace, kind="stable").tolist()
+        for kind in range(len(LOSS_KINDS)):
+            every, least = losses.of_kind(kind), self.least(kind)
+            for row in order:
+                if peace[row] >= least * (1 - SLACK):
+                    break
+                begin, batch = 0, _FIRST_CALM
+                while begin < len(every) and peace[row] < least * (1 - SLACK):
+                    loss = every[begin : begin + batch]
+                    self._note(loss, np.full(len(loss), flow[row]))
+                    begin, batch, least = begin + batch, batch * GROWTH, self.least(kind)
 
     def find(self, limits: Floats | None = None) -> None:
         """Find all floors below a limit for each kind, shape (kinds,).
@@ -245,6 +267,8 @@ class SlowFlows:
                 flows, batch = np.sort(some[low[order]]), batch * GROWTH
                 self._open[flows], self._known[flows] = False, True
                 self._note(*_changes_to(self._screen, flows))
+                if limits is None:
+                    self._note_calm(flows)
                 continue
             more = [
                 kind for kind in kinds if self._suspects.slowest(kind) < most[kind] * (1 - SLACK)
@@ -298,7 +322,7 @@ class SlowFlows:
         while True:
             mine = np.flatnonzero(losses.kind(self._loss) == kind)
             lowest = np.full(len(done), np.inf)
-            lowest[losses.of_kind(kind)] = self._in_peace()
+            lowest[losses.of_kind(kind)] = self._in_peace(distinct(self._flow)).min(initial=1.0)
             np.minimum.at(lowest, self._loss[mine], self._ratio[mine])
             lowest[done] = np.inf
             order = np.argsort(lowest, kind="stable")

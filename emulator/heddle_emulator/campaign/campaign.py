@@ -22,7 +22,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -76,12 +76,13 @@ class Campaign:
 
     def fingerprint(self) -> str:
         """Return a hash that is equal for campaigns whose trials of equal number are the same."""
-        structure, flows = self.fabric.structure, self.flows
+        structure = self.fabric.structure
         found = hashlib.sha256(repr((self.drawing, self.datagrams)).encode())
-        found.update("\n".join(structure.nodes.ids).encode())
-        arrays = (structure.links.a, structure.links.b, structure.links.gbps, self.fabric.effective)
-        for array in (*arrays, flows.source, flows.destination, flows.gbps, flows.qps):
-            found.update(np.ascontiguousarray(array).tobytes())
+        found.update(np.ascontiguousarray(self.fabric.effective).tobytes())
+        for table in (structure.nodes, structure.links, self.flows):
+            for column in (getattr(table, one.name) for one in fields(table)):
+                array = isinstance(column, np.ndarray)
+                found.update(column.tobytes() if array else repr(column).encode())
         return found.hexdigest()[:16]
 
 

@@ -159,7 +159,8 @@ def _asked(file: Path | None, fabric: Path | None, flows: Path | None) -> Campai
         raise refuse("campaign", "", "needs a campaign file, or both --fabric and --flows")
     loaded = load_fabric_file(fabric, note=partial(echo, err=True))
     wanted = resolve(load_demands(flows, note=partial(echo, err=True)), loaded, origin=str(flows))
-    return Campaign(fabric.stem, loaded, wanted, told={"fabric": str(fabric.resolve())})
+    name = Path(fabric.name.removesuffix(".gz")).stem
+    return Campaign(name, loaded, wanted, told={"fabric": str(fabric.resolve())})
 
 
 def _executor(ray: str | None, workers: int | None) -> Executor:

@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import resource
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from heddle_controller.model.errors import InputError
@@ -15,7 +17,7 @@ from heddle_emulator.campaign.trials import Drawing
 from heddle_emulator.drill.load import load_scenario
 from heddle_emulator.executor.ray_cluster import RayExecutor
 from heddle_emulator.report.campaign import campaign_page
-from tests.support.campaigns import Player, small
+from tests.support.campaigns import FLOWS, Player, small
 
 
 def nobody(done: int, total: int) -> None:
@@ -112,12 +114,13 @@ def test_a_shorter_campaign_tells_of_its_own_trials(tmp_path: Path) -> None:
 
 
 def test_results_of_another_campaign_are_not_mixed_in(tmp_path: Path) -> None:
-    """Another seed draws other trials, so it is refused with advice to give another --out."""
+    """Another seed or other phases of flows are refused, with advice to give another --out."""
     with Journal(tmp_path, small(), resume=False):
         pass
-    other = small(drawing=Drawing(seed=9))
-    with pytest.raises(InputError, match="another drawing; give another --out"):
-        Journal(tmp_path, other, resume=True)
+    phases = replace(FLOWS, phase=np.arange(len(FLOWS)) % 2, phase_names=("a", "b"))
+    for other in (small(drawing=Drawing(seed=9)), replace(small(), flows=phases)):
+        with pytest.raises(InputError, match="another drawing; give another --out"):
+            Journal(tmp_path, other, resume=True)
     with pytest.raises(InputError, match="is there already"):
         Journal(tmp_path, small(), resume=False)
 

@@ -159,4 +159,7 @@ def _show(found: Comparison) -> None:
         )
     console = CleanConsole(highlight=False)
     console.print_table(table)
-    console.print(f"no worst link can be below {found.lower_bound:.3f}; seed {found.seed}")
+    console.print(
+        f"no plan with these whole QPs has a worst link below {found.lower_bound:.3f};"
+        f" seed {found.seed}"
+    )

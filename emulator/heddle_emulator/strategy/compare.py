@@ -74,7 +74,10 @@ class Comparison:
 
     outcomes: dict[str, Outcome]
     lower_bound: float
-    """No way of carrying all the flows has a worst utilisation below this."""
+    """No plan that carries all the flows by their whole QPs has a worst utilisation below this.
+
+    Strategies with more QPs, or without paths, may have: ``e-ecmp``, ``spray`` and ``ideal``.
+    """
     seed: int
 
     def record(self) -> dict[str, Any]:

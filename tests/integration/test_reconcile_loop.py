@@ -11,6 +11,7 @@ from heddle_controller.model.fabric import Fabric, State
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.job import Job
 from heddle_controller.model.plan import Plan
+from heddle_controller.model.program import Entries
 from heddle_controller.plan.diff import changed_flows
 from heddle_controller.reconcile.ports import LinkObservation, LinkReport, Metric
 from heddle_controller.state.errors import FailedPrecondition
@@ -281,8 +282,8 @@ async def test_the_first_planning_fails(house: House) -> None:
 async def test_an_invalid_plan_is_never_committed(house: House) -> None:
     """A plan that fails verification is not committed."""
 
-    def verify(plan: Plan, known: Plan | None = None) -> None:
-        del known
+    def verify(plan: Plan, before: tuple[Plan, Entries] | None = None) -> None:
+        del before
         if "j2" in plan.flows.job_names:
             raise ValueError("path of j2 is broken")
 

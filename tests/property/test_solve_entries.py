@@ -143,6 +143,34 @@ def test_tables_are_kept_to_and_filled(kind: str, seed: int) -> None:
         check(repairer.repair(fabric, flows))
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=examples(2, EACH))
+@given(SEEDS)
+def test_repairs_follow_the_room_in_tables(kind: str, seed: int) -> None:
+    """Repairs are the same with and without tables that have room, and fit those that have little.
+
+    Ample tables change no path of one repair after another, and tables with room for hardly more
+    than the first plan are never exceeded.
+    """
+    rng = Random(seed)
+    fabric = damaged(rng, KINDS[kind](rng), 0.05)
+    flows = crowded_flows(rng, fabric, examples(6, 10))
+    plan = solve(fabric, flows)
+    ample = with_tables(fabric, np.full(fabric.node_count, AMPLE))
+    tight = with_tables(fabric, written(plan) + rng.choice([0, 1, 2]))
+    repairers = [Repairer(replace(plan, fabric=one)) for one in (fabric, ample, tight)]
+    for _ in range(3):
+        fabric = frayed(rng, fabric, 0.1)
+        free, roomy, full = (
+            one.repair(replace(fabric, structure=one.plan.fabric.structure), flows)
+            for one in repairers
+        )
+        for name in ("flow", "first_qp", "last_qp", "first", "arcs"):
+            pair = getattr(free.paths, name), getattr(roomy.paths, name)
+            np.testing.assert_array_equal(*pair, err_msg=f"{seed}: {name}")
+        check(full)
+
+
 @settings(max_examples=examples(4))
 @given(SEEDS, st.integers(0, 8))
 def test_the_most_important_flows_keep_their_entries(seed: int, size: int) -> None:

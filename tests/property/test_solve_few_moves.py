@@ -14,6 +14,7 @@ from heddle_controller.model.files.fabric_file import parse_fabric
 from heddle_controller.model.flows import Flows, concatenate
 from heddle_controller.model.plan import Plan
 from heddle_controller.plan.diff import changed_flows
+from heddle_controller.plan.programs import entries_of
 from heddle_controller.plan.verify import verify_plan
 from heddle_controller.planner.planning import better_plan
 from heddle_controller.solve import Repairer, improvements, plan_anew, solve
@@ -53,7 +54,7 @@ def test_an_improved_plan_is_sound_and_no_worse(kind: str, seed: int) -> None:
             check_paths(better)
             check_backups(better)
             check_certificate(better)
-            verify_plan(better, plan)
+            verify_plan(better, (plan, entries_of(plan)))
             assert {*better.unrouted} == {*plan.unrouted}
             assert not plan.beats(better, TOLERANCE), seed
             worst = plan.certificate.max_utilization
@@ -67,7 +68,7 @@ def test_plans_of_all_kinds_can_be_improved(seed: int) -> None:
     case = drawn(seed)
     plan = plan_anew(case.fabric, case.flows)
     for better in improvements(plan):
-        verify_plan(better, plan)
+        verify_plan(better, (plan, entries_of(plan)))
         check_certificate(better)
         assert better.unrouted == plan.unrouted
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from heddle_controller.model.fabric import Fabric, NodeKind, State
 from heddle_controller.model.flows import TrafficClass
 from heddle_controller.plan.diff import changed_flows
+from heddle_controller.plan.programs import entries_of
 from heddle_controller.plan.verify import verify_plan
 from heddle_controller.solve import Repairer, solve
 from heddle_emulator.topology import random_regular, three_tier
@@ -50,7 +51,7 @@ def test_a_relieved_plan_is_sound_and_no_worse_than_one_made_anew(seed: int) -> 
         check_paths(plan)
         check_backups(plan)
         check_certificate(plan)
-        verify_plan(plan, repaired)
+        verify_plan(plan, (repaired, entries_of(repaired)))
         assert plan.unrouted == repaired.unrouted
         anew = solve(fabric, flows)
         if len(anew.unrouted) == len(plan.unrouted):

@@ -397,7 +397,18 @@ def entries_after(plan: Plan, before: tuple[Plan, Entries] | None = None) -> Ent
     """Return the entries that switches must hold, using those of an earlier plan where possible.
 
     ``before`` is the earlier plan and its entries. If nothing differs, these entries are returned.
+    The plan keeps its entries, because who verifies it and who programs it both need them.
     """
+    made: Entries | None = vars(plan).get(_MADE)
+    if made is None:
+        made = vars(plan)[_MADE] = _entries_after(plan, before)
+    return made
+
+
+_MADE = "entries"
+
+
+def _entries_after(plan: Plan, before: tuple[Plan, Entries] | None) -> Entries:
     if before is None or not _comparable(plan, before[0]):
         return entries_of(plan)
     old, entries = before

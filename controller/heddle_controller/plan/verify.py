@@ -41,8 +41,9 @@ from heddle_controller.model.plan import (
     worst_by_tier,
 )
 from heddle_controller.model.port_paths import PortPaths, no_port_paths, padded
+from heddle_controller.model.program import Entries
 from heddle_controller.model.underlay import underlay
-from heddle_controller.plan.programs import entries_of, hops_of
+from heddle_controller.plan.programs import entries_after, hops_of
 from heddle_controller.plan.shortest_paths import choice, free
 
 Fault = tuple[int, str]
@@ -279,20 +280,22 @@ class PlanInvalid(Exception):  # noqa: N818  # a word of the design: a plan is v
         return f"the plan is invalid: {first_of(self.problems)}"
 
 
-def verify_plan(plan: Plan, known: Plan | None = None) -> None:
+def verify_plan(plan: Plan, before: tuple[Plan, Entries] | None = None) -> None:
     """Check a whole plan.
 
     Args:
         plan: The plan to check.
-        known: A plan that passed. If the plan has its flows, and perhaps more after them, only
-            paths and backups of flows where these differ are checked, and only arcs whose users
-            changed are added up again. What depends on states of links is always checked for all.
+        before: A plan that passed, and its entries. If the plan has its flows, and perhaps more
+            after them, only paths and backups of flows where these differ are checked, and only
+            arcs whose users changed are added up again. What depends on states of links is always
+            checked for all.
 
     Raises:
         PlanInvalid: If anything at all is wrong with the plan.
     """
     # Later checks rely on earlier ones, so each group runs only if the one before found nothing.
-    for group in (_shape, partial(_routes, known=known), partial(_figures, known=known)):
+    known = before[0] if before is not None else None
+    for group in (_shape, partial(_routes, known=known), partial(_figures, before=before)):
         if problems := [*islice(group(plan), MOST_TOLD)]:
             raise PlanInvalid(problems)
 
@@ -381,18 +384,19 @@ def _not_partitioned(plan: Plan, rows: Ints) -> list[int]:
     return found
 
 
-def _figures(plan: Plan, known: Plan | None) -> Iterator[str]:
+def _figures(plan: Plan, before: tuple[Plan, Entries] | None) -> Iterator[str]:
     yield from port_faults(plan)
-    yield from _tables(plan)
+    yield from _tables(plan, before)
+    known = before[0] if before is not None else None
     worst = worst_by_tier(plan.fabric, loads_after(plan, known))
     yield from _certificate(plan.certificate, worst)
 
 
-def _tables(plan: Plan) -> Iterator[str]:
+def _tables(plan: Plan, before: tuple[Plan, Entries] | None) -> Iterator[str]:
     nodes = plan.fabric.structure.nodes
     if (nodes.table_size == NONE).all():
         return
-    entries = np.bincount(entries_of(plan).switch, minlength=len(nodes.ids))
+    entries = np.bincount(entries_after(plan, before).switch, minlength=len(nodes.ids))
     for row in np.flatnonzero((nodes.table_size != NONE) & (entries > nodes.table_size)).tolist():
         held = f"needs {entries[row]} entries, its table holds {nodes.table_size[row]}"
         yield f"switch {nodes.ids[row]!r}: {held}"

@@ -107,8 +107,11 @@ class EntriesOf(Protocol):
 class Verify(Protocol):
     """A function that raises an error if a plan must not be used."""
 
-    def __call__(self, plan: Plan, known: Plan | None = None) -> None:
-        """Check a plan; parts that are the same in ``known``, which has passed, are skipped."""
+    def __call__(self, plan: Plan, before: tuple[Plan, Entries] | None = None) -> None:
+        """Check a plan. Parts that are the same in one that has passed are skipped.
+
+        ``before`` is that plan with its entries.
+        """
         ...
 
 
@@ -360,7 +363,7 @@ def make_plan(
     Raises:
         Exception: whatever the last attempt failed with.
     """
-    plan = best_plan(wanted, previous, repair, engine, before[0] if before else None)
+    plan = best_plan(wanted, previous, repair, engine, before)
     changed = len(changed_flows(previous, plan)) if previous is not None else 0
     return Planned(plan, engine.entries_of(plan, before), changed)
 
@@ -370,18 +373,18 @@ def best_plan(
     previous: Plan | None,
     repair: Repair | None,
     engine: Engine,
-    known: Plan | None = None,
+    before: tuple[Plan, Entries] | None = None,
 ) -> Plan:
     """Return a verified plan: a repair if that works, else a plan from scratch.
 
-    ``known`` is a plan that was verified before, which saves time.
+    ``before`` is a plan that was verified, with its entries, which saves time.
 
     Raises:
         Exception: whatever the last attempt failed with.
     """
     if previous is not None and repair is not None:
         with suppress(Exception):  # if the repair fails, a plan from scratch may succeed
-            return _verified(_repaired(wanted, previous, repair, engine), engine, known)
+            return _verified(_repaired(wanted, previous, repair, engine), engine, before)
     return _verified(engine.solve(wanted.fabric, wanted.flows, previous), engine)
 
 
@@ -572,8 +575,8 @@ def _full_at_most(plan: Plan) -> bool:
     return plan.certificate.max_utilization <= IDLE * (1 + EQUAL)
 
 
-def _verified(plan: Plan, engine: Engine, known: Plan | None = None) -> Plan:
-    engine.verify(plan, known)
+def _verified(plan: Plan, engine: Engine, before: tuple[Plan, Entries] | None = None) -> Plan:
+    engine.verify(plan, before)
     return plan
 
 

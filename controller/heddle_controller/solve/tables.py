@@ -42,7 +42,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from heddle_controller.model.arrays import NONE, Bools, Floats, Ints, cut_rows, distinct, starts
+from heddle_controller.model.arrays import (
+    NONE,
+    Bools,
+    Floats,
+    Ints,
+    among,
+    cut_rows,
+    distinct,
+    ranges,
+    starts,
+)
 from heddle_controller.model.errors import size_words
 from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_controller.model.flows import ANY_PHASE, SOURCE_PORT_COUNT, Flows, TrafficClass
@@ -338,6 +348,45 @@ def too_parted(network: Network, flows: Flows, paths: Paths, pair: Ints) -> Bool
 def _too_parted(fabric: Fabric, flows: Flows, paths: Paths, pair: Ints) -> list[int]:
     needs = entry_needs(fabric, flows, paths, pair)
     return [*_given_up(needs, needs.entries - 1, _room(fabric, needs), _Rank(flows, pair))]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TableRoom:
+    """How many entries each switch could still hold beside those of a plan."""
+
+    fabric: Fabric
+    left: Ints
+    """Shape (nodes,); below 0 where the plan needs too many."""
+
+    @classmethod
+    def beside(cls, fabric: Fabric, flows: Flows, paths: Paths) -> TableRoom:
+        """Count the entries of a whole plan."""
+        return cls(fabric, _room(fabric, entry_needs(fabric, flows, paths, pairs_of(flows))))
+
+    def after(self, flows: Flows, changed: Ints, old: Paths, new: Paths) -> TableRoom | None:
+        """Return the room beside other paths; None if some switch has too little.
+
+        Only pairs of NICs of changed flows are counted again.
+
+        Args:
+            flows: The flows of the new paths; those of the old ones come first.
+            changed: Rows of all flows whose paths differ.
+            old: The paths until now.
+            new: All paths from now on.
+        """
+        if not limited(self.fabric).any():
+            return self
+        code = flows.source * self.fabric.node_count + flows.destination
+        near = np.flatnonzero(among(code, distinct(code[changed])))
+        mates = flows.take(near)
+        pair, left = pairs_of(mates), self.left
+        for sign, paths in ((1, old), (-1, new)):
+            low, high = (np.searchsorted(paths.flow, near, side=side) for side in ("left", "right"))
+            some = paths.take(ranges(low, high))
+            some = replace(some, flow=np.searchsorted(near, some.flow))
+            needs = entry_needs(self.fabric, mates, some, pair)
+            left = left + sign * needs.by_switch(self.fabric.node_count)
+        return None if (left < 0).any() else TableRoom(self.fabric, left)
 
 
 def _room(fabric: Fabric, needs: TableNeeds) -> Ints:

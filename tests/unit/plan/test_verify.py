@@ -11,6 +11,7 @@ import pytest
 
 from heddle_controller.model.fabric import Fabric, State
 from heddle_controller.model.plan import Plan, TierCertificate, no_paths
+from heddle_controller.plan.programs import entries_of
 from heddle_controller.plan.verify import MOST_TOLD, PlanInvalid, verify_plan
 from tests.support.plan_chance import Draft, Way, Wish, clos, joined, wishes
 
@@ -216,7 +217,7 @@ def test_broken_plan_is_told_apart_beside_a_sound_one(case: str) -> None:
     states = broken.fabric.link_state, broken.fabric.node_state
     beside = replace(broken, fabric=Fabric(known.fabric.structure, *states), flows=known.flows)
     told = []
-    for before in (None, known):
+    for before in (None, (known, entries_of(known))):
         with pytest.raises(PlanInvalid) as caught:
             verify_plan(replace(beside), before)
         told.append(caught.value.problems)

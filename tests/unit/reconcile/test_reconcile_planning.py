@@ -10,6 +10,7 @@ from heddle_controller.model.fabric import Fabric, State
 from heddle_controller.model.flows import Flows, concatenate
 from heddle_controller.model.job import Job, Parallelism
 from heddle_controller.model.plan import Certificate, Plan
+from heddle_controller.model.program import Entries
 from heddle_controller.place.score import scores
 from heddle_controller.planner.core import PlanningCore
 from heddle_controller.planner.planning import (
@@ -322,8 +323,8 @@ def test_where_repair_fails_all_is_planned_anew(plan: Plan) -> None:
     after = wanted(down(FABRIC, "l0.0", "s0.0"), J1)
     assert choose(plan, after, Scripted(repaired=None)) == ("fresh", ["repair", "solve"])
 
-    def verify(plan: Plan, known: Plan | None = None) -> None:
-        del known
+    def verify(plan: Plan, before: tuple[Plan, Entries] | None = None) -> None:
+        del before
         if plan.notes == ("repaired",):
             raise ValueError("unsound")
 

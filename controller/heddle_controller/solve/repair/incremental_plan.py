@@ -42,7 +42,7 @@ from heddle_controller.solve.repair.spare_paths import (
     with_flows_replaced,
 )
 from heddle_controller.solve.search.search import TOLERANCE, LoadTarget, Search, SearchLimits
-from heddle_controller.solve.tables import short_of_ports
+from heddle_controller.solve.tables import TableRoom, is_told_anew, short_of_ports
 from heddle_controller.solve.unrouted import reason_unrouted
 
 HASTE = SearchLimits(effort=2000, spare=200, patience=4)
@@ -86,11 +86,11 @@ class IncrementalPlan:
         self._may_change = (network.level != NodeKind.NIC) | (alone & (self._home != NONE))
         """Nodes whose links may change state: switches, and NICs with one link, up at first."""
         used = np.concatenate([paths.arcs, plan.backups.arcs])
-        tables = plan.fabric.structure.nodes.table_size
+        self._tables = TableRoom.beside(plan.fabric, plan.flows, paths)
         self._sound = bool(
             network.usable[used].all()
             and self._routed.any()
-            and (tables == NONE).all()
+            and not any(map(is_told_anew, plan.notes))  # no table was too small for the flows
             and not short_of_ports(plan.flows).any()
         )
         self._worst_fixed = self._worst_by_tier(self._fixed)
@@ -120,7 +120,7 @@ class IncrementalPlan:
             self.plan = plan
 
     def can_repair(self, fabric: Fabric, flows: Flows) -> bool:
-        """Whether ``repair`` covers all that changed, and no switch table can fill up."""
+        """Whether ``repair`` covers all that changed."""
         structure = fabric.structure
         if not self._sound or structure is not self.plan.fabric.structure:
             return False
@@ -141,8 +141,8 @@ class IncrementalPlan:
     def repair(self, fabric: Fabric, flows: Flows, options: Options) -> Plan | None:
         """Return the plan, changed as little as the new states and flows allow.
 
-        Returns None if no flow has a path any more, or if links were drained and some flow is left
-        without a path. After that this object must not be used.
+        Returns None if no flow has a path any more, if links were drained and some flow is left
+        without a path, or if a table is too small. After that this object must not be used.
         """
         assignment = self.assignment
         assignment.touched.clear()
@@ -195,6 +195,8 @@ class IncrementalPlan:
         fresh = with_nics(network, own, inner)
         fresh = replace(fresh, flow=fresh.flow + len(known.flows))
         paths = join_paths([known.paths, fresh])
+        if self._tables.after(flows, come, known.paths, paths) is None:
+            return None
         none = np.full(len(fresh), known.backups.first[-1], dtype=np.int64)
         first = np.append(known.backups.first, none)
         backups = replace(paths, first=first, arcs=known.backups.arcs)
@@ -271,8 +273,10 @@ class IncrementalPlan:
         used: Floats,
         bound: Bound,
         unrouted: dict[int, str],
-    ) -> Plan:
+    ) -> Plan | None:
         """Return and keep the plan with new paths and backups for some flows.
+
+        Returns None if a table has no room for them. After that this object must not be used.
 
         Args:
             world: Fabric, flows and candidates.
@@ -295,6 +299,10 @@ class IncrementalPlan:
             found = {row: cost for row, cost in found.items() if row not in stay}
         pair = self.plan.paths, self.plan.backups
         paths, backups = with_flows_replaced(*pair, changed, (fresh, spare))
+        tables = self._tables.after(flows, changed, self.plan.paths, paths)
+        if tables is None:
+            return None
+        self._tables = tables
         self._spare_ways.note(changed, spare, found)
         self._seeking = False
         self._reached = np.maximum(fabric.structure.worst_by_tier(used[:-1]), self._worst_fixed)

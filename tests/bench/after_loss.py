@@ -29,9 +29,8 @@ from heddle_controller.solve import (
     solve,
     with_losses,
 )
-from heddle_emulator.topology import clos
 from heddle_emulator.traffic import flows_between
-from tests.bench.planned import planned, size_of
+from tests.bench.planned import even_fabric, planned, size_of
 from tests.bench.rows import Row, Scale, quantile
 from tests.bench.screen import Screen
 from tests.bench.workloads import between_switches
@@ -48,8 +47,7 @@ EQUAL = 1e-9
 
 def measure(scale: Scale, screen: Screen) -> list[Row]:
     """Return rows for the largest plan, one without over-subscription, and both after events."""
-    leaves, _, nics = scale.zone
-    fabric = clos(leaves=leaves * scale.zones // 4, spines=4 * nics, nics_per_leaf=4 * nics)
+    fabric = even_fabric(scale)
     flows = flows_between(fabric, "permutation", seed=1, qps=QPS)
     largest = planned(scale)
     even = solve(fabric, flows)

@@ -19,6 +19,12 @@ def planned(scale: Scale) -> Plan:
     return solve(fabric, zone_traffic(fabric, 0))
 
 
+def even_fabric(scale: Scale) -> Fabric:
+    """Return a fabric of two tiers without over-subscription, about as large as the largest."""
+    leaves, _, nics = scale.zone
+    return clos(leaves=leaves * scale.zones // 4, spines=4 * nics, nics_per_leaf=4 * nics)
+
+
 def size_of(fabric: Fabric) -> str:
     """Return the size of a fabric in words, for example "24,576 NICs"."""
     return f"{len(fabric.rows_of_kind(NodeKind.NIC)):,} NICs"

@@ -2,21 +2,29 @@
 
 A link of the whole fabric fails, and comes back before the next one does. Repairs follow one
 another on one plan, as in operation.
+
+Two more rows are for a fabric without over-subscription and several QPs per flow. In the second of
+them, all switches have tables of known size. They also tell what the plan and its entries cost from
+there on: to verify the plan, and to write and count the entries that change.
 """
 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from heddle_controller.model.fabric import Fabric
+from heddle_controller.model.arrays import NONE
+from heddle_controller.model.fabric import Fabric, NodeKind, State
 from heddle_controller.model.plan import Plan
 from heddle_controller.plan.diff import changed_flows
-from heddle_controller.solve import Repairer
+from heddle_controller.plan.programs import entries_after
+from heddle_controller.plan.verify import verify_plan
+from heddle_controller.solve import Repairer, solve
+from heddle_emulator.traffic import flows_between
 from tests.bench import opensm
-from tests.bench.planned import fabric_of, planned, size_of
+from tests.bench.planned import even_fabric, fabric_of, planned, size_of
 from tests.bench.rows import Row, Scale, quantile, spread
 from tests.bench.screen import Screen
 from tests.bench.workloads import between_switches, without
@@ -26,6 +34,11 @@ MOST_P50, MOST_P99 = 0.005, 0.020
 MOST_MOVED = 0.05
 """Share of flows that a repair may move beyond those affected."""
 ROUNDING = 1e-9
+QPS = 4
+TABLE = 20_000
+"""Entries of a switch with a table of known size."""
+SPLIT_LINKS = 100
+"""Most links that flows of several QPs lose."""
 
 
 @dataclass(slots=True)
@@ -56,7 +69,51 @@ def measure(scale: Scale, screen: Screen) -> list[Row]:
         for done, link in enumerate(links.tolist(), 1):
             _lose(plan.fabric, link, repairer, trials)
             advance(done)
-    return [*_rows(title, trials), *_peers(title, scale, screen)]
+    even = even_fabric(scale)
+    split = [
+        _split(title, fabric, min(scale.repair_links, SPLIT_LINKS), screen)
+        for fabric in (even, with_tables(even))
+    ]
+    return [*_rows(title, trials), *split, *_peers(title, scale, screen)]
+
+
+def with_tables(fabric: Fabric) -> Fabric:
+    """Return the fabric with tables of a known size in all switches."""
+    nodes = fabric.structure.nodes
+    size = np.where(nodes.kind == NodeKind.NIC, NONE, TABLE)
+    structure = replace(fabric.structure, nodes=replace(nodes, table_size=size))
+    return Fabric(structure, fabric.link_state, fabric.node_state)
+
+
+def _split(title: str, fabric: Fabric, count: int, screen: Screen) -> Row:
+    """Return the row of a fabric whose flows have several QPs, after ``count`` lost links."""
+    plan = solve(fabric, flows_between(fabric, "permutation", seed=1, qps=QPS))
+    entries, repairer = entries_after(plan), Repairer(plan)
+    links = np.random.default_rng(1).permutation(np.flatnonzero(between_switches(fabric)))[:count]
+    sized = bool((fabric.structure.nodes.table_size != NONE).any())
+    who = f"  1:1, {QPS} QPs a flow" + (f", tables of {TABLE:,}" if sized else "")
+    repairs, rest = [], []
+    with screen.progress(f"{title},{who[1:]}", count) as advance:
+        for done, link in enumerate(links.tolist(), 1):
+            for state in (State.DOWN, State.UP):
+                start = time.process_time()
+                after = repairer.repair(fabric.with_links({link: state}), plan.flows)
+                ready = time.process_time()
+                verify_plan(after, (plan, entries))
+                plan, entries = after, entries_after(after, (plan, entries))
+                if state == State.DOWN:
+                    repairs.append(ready - start)
+                    rest.append(time.process_time() - ready)
+            advance(done)
+    work, told = spread(repairs), spread(rest)
+    return Row(
+        title,
+        who,
+        f"processor p50 {work['median'] * 1e3:.1f} ms, p99 {work['p99'] * 1e3:.1f} ms",
+        note=f"{len(plan.paths):,} paths, {count:,} links; to verify the plan and write entries"
+        f" p50 {told['median'] * 1e3:.1f} ms, p99 {told['p99'] * 1e3:.1f} ms",
+        data={"processor_seconds": work, "verify_and_write_seconds": told},
+    )
 
 
 def _lose(whole: Fabric, link: int, repairer: Repairer, trials: Trials) -> None:

@@ -7,7 +7,7 @@ Here one shift of a job serves all its links at once, so shifts never contradict
 
 A job that keeps its turn begins an iteration no earlier than ``shift + n * pace``, and at once if
 it is late. Turns are given only if they hold: even if every iteration takes ``TURN_SLACK`` longer
-than stated, the delay from bursts that still meet is over before the next turn.
+than stated, delays from bursts that still meet do not add up, though single iterations may be late.
 """
 
 from __future__ import annotations

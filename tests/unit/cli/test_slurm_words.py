@@ -11,8 +11,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import click
 import grpc
 import pytest
+from click.testing import CliRunner
 from google.protobuf.json_format import MessageToDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -23,7 +25,7 @@ from heddle.v1 import placement_pb2 as pb
 from heddle_controller.cli.client import Terms
 from heddle_controller.cli.failure import Failure
 from heddle_controller.cli.slurm.allocation import allocation
-from heddle_controller.cli.slurm.hooks import Patience, pay
+from heddle_controller.cli.slurm.hooks import Patience, handover_options, pay
 from heddle_controller.cli.slurm.jobs_folder import JobsFolder
 from heddle_controller.cli.slurm.shape import read_shape, shape_of, told_gpus, with_gpus
 from heddle_controller.cli.slurm.topology import units_of
@@ -126,6 +128,22 @@ def test_a_prolog_has_one_time_limit_for_all_of_its_calls(tmp_path: Path) -> Non
     early, late = left
     assert early > 700 > late  # gRPC rounds long times up
     assert jobs.debts() == []
+
+
+@pytest.mark.parametrize(("answer", "told"), [("0.5", "2.0 0.5"), ("9", "2.0 2.0")])
+def test_a_controller_has_no_more_time_to_answer_than_the_job_may_wait(
+    answer: str, told: str
+) -> None:
+    """The whole limit also holds for the part of it in which a controller must answer."""
+
+    @click.command()
+    @handover_options
+    def probe(directory: Path, patience: Patience) -> None:
+        del directory
+        click.echo(f"{patience.wait} {patience.answer}")
+
+    result = CliRunner().invoke(probe, ["--wait", "2", "--answer", answer])
+    assert result.output.strip() == told
 
 
 def test_the_log_tells_that_a_job_keeps_the_order_of_slurm(tmp_path: Path) -> None:

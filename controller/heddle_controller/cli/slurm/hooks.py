@@ -105,7 +105,7 @@ def handover_options(command: _Command) -> _Command:
     )
     @wraps(command)
     def run(*args: Any, wait: float, answer: float, **options: Any) -> None:  # noqa: ANN401 - click's
-        command(*args, patience=Patience(wait, answer), **options)
+        command(*args, patience=Patience(wait, min(answer, wait)), **options)
 
     return run
 

@@ -9,6 +9,7 @@ something has a request id, which is the same in all its attempts.
 from __future__ import annotations
 
 import math
+import threading
 import time
 import uuid
 from collections.abc import AsyncGenerator, Callable, Iterable
@@ -74,6 +75,8 @@ class Calls:
     closed: bool = False
     """Whether the client was closed: it makes no more calls."""
     _channels: dict[int, Any] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    """Held while a channel is opened: ``close`` ends only calls of channels that it knows."""
     _metadata: tuple[tuple[str, str], ...] | None = None
 
     def unary_unary(self, path: str, **how: Any) -> Callable[..., Any]:  # noqa: ANN401 - gRPC's
@@ -94,7 +97,8 @@ class Calls:
 
     async def close(self) -> None:
         """End all calls and close the channels."""
-        self.closed = True
+        with self._lock:
+            self.closed = True
         while self._channels:
             _, channel = self._channels.popitem()
             await self.wire.close(channel)
@@ -105,12 +109,13 @@ class Calls:
         Raises:
             Closed: The client was closed.
         """
-        if self.closed:
-            raise closed()
-        if row not in self._channels:
-            credentials = self.credentials.of_channel()
-            self._channels[row] = self.wire.open(self.addresses[row], credentials)
-        return self._channels[row]
+        with self._lock:
+            if self.closed:
+                raise closed()
+            if row not in self._channels:
+                credentials = self.credentials.of_channel()
+                self._channels[row] = self.wire.open(self.addresses[row], credentials)
+            return self._channels[row]
 
     @property
     def metadata(self) -> tuple[tuple[str, str], ...]:

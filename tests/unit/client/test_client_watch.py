@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -13,6 +14,7 @@ from google.protobuf.message import Message
 
 from heddle.client import PROGRAMMED, AsyncClient, Closed, HeddleError, TimedOut
 from heddle.client import Client as BlockingClient
+from heddle.client.wire import BlockingWire
 from heddle.v1 import placement_pb2, plan_pb2
 from heddle_emulator.client import Client
 from tests.support.waiting import LIMITS, PATIENCE
@@ -104,21 +106,34 @@ async def test_closing_a_client_ends_its_watches() -> None:
             await client.list_jobs()
 
 
-async def test_closing_a_client_ends_its_watches_in_other_threads() -> None:
-    """A watch of the blocking client fails with ``Closed``, and does not connect again."""
-    watched, heard = Watched(), threading.Event()
+async def test_closing_a_client_ends_its_watches_in_other_threads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Watches of the blocking client fail with ``Closed``, and do not connect again.
+
+    So do those of threads that all begin while the first of them still opens the connection.
+    """
+    watched, heard = Watched(), threading.Semaphore(0)
+    real = BlockingWire.open
+
+    def slowly(wire: BlockingWire, address: str, given: grpc.ChannelCredentials | None) -> object:
+        time.sleep(0.1)  # as if it read the files of certificates
+        return real(wire, address, given)
 
     def listen(client: BlockingClient) -> None:
         for _ in client.watch_plans():
-            heard.set()
+            heard.release()
 
+    monkeypatch.setattr(BlockingWire, "open", slowly)
     async with listening(watched.handler("PlanService", "WatchPlan", _plan)) as address:
         client = BlockingClient(address, fabric="f")
-        task = asyncio.create_task(asyncio.to_thread(listen, client))
-        assert await asyncio.to_thread(heard.wait, PATIENCE)
+        tasks = [asyncio.create_task(asyncio.to_thread(listen, client)) for _ in range(3)]
+        for _ in tasks:
+            assert await asyncio.to_thread(heard.acquire, timeout=PATIENCE)
         await asyncio.to_thread(client.close)
-        with pytest.raises(Closed):
-            await asyncio.wait_for(task, PATIENCE)
+        for task in tasks:
+            with pytest.raises(Closed):
+                await asyncio.wait_for(task, PATIENCE)
         await asyncio.wait_for(watched.left.wait(), PATIENCE)
 
 

@@ -300,6 +300,15 @@ def test_patience_and_limits() -> None:
             client.list_jobs()
         with pytest.raises(TimedOut, match=r"in time, but it may have made the change$"):
             client.delete_job("j")
+    with mute() as silent, Client(silent, timeout=0.3) as client:
+        # The call for the fabric's name ends in time; a watch without a limit does not just end.
+        for told in (
+            lambda: next(client.watch_jobs()),
+            lambda: client.wait_until(PROGRAMMED, ["j"]),
+            lambda: client.wait_until_gone(1),
+        ):
+            with pytest.raises(TimedOut, match=r"in time$"):
+                told()
     with mute() as silent, Client(silent, timeout=math.inf) as client:
         assert [*client.watch_jobs(timeout=0.3)] == []
         with pytest.raises(TimedOut, match="j has not been heard of yet"):

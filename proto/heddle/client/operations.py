@@ -666,7 +666,8 @@ class Operations:
                         for told in merged.take(event):
                             yield told
             except HeddleError as error:
-                if not error.told and error.code is grpc.StatusCode.DEADLINE_EXCEEDED:
+                late = not error.told and error.code is grpc.StatusCode.DEADLINE_EXCEEDED
+                if late and search.left is not None:  # else it is the limit of the call for a name
                     return
                 if not self.calls.reached or not may_pass(error):
                     raise

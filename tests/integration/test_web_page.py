@@ -91,6 +91,14 @@ SHORT_ANSWER = """{
   };
 } 0"""
 """Leaves out the names of flows that would move, of which answers have a limited number."""
+SPOKEN = """{
+  const live = document.querySelector("#live"), status = document.querySelector("[role=status]");
+  window.shown = []; window.spoken = [];
+  const each = {childList: true, subtree: true, characterData: true};
+  new MutationObserver(() => window.shown.push(live.textContent)).observe(live, each);
+  new MutationObserver(() => window.spoken.push(status.textContent)).observe(status, each);
+} 0"""
+"""Records what the page shows of its state, and what a screen reader says of it."""
 MARKUP = '<img src=x onerror="document.title=1">'
 pytestmark = pytest.mark.asyncio(loop_scope="module")  # they share a browser
 
@@ -604,7 +612,10 @@ async def test_a_page_that_was_left_is_no_viewer(tmp_path: Path, page: Page) -> 
 
 
 async def test_the_page_comes_back_with_the_controller(tmp_path: Path, page: Page) -> None:
-    """While the controller is away the page says so; with the next one it is live again."""
+    """While the controller is away the page says so; with the next one it is live again.
+
+    A screen reader says once that it is away, although the page counts the seconds.
+    """
     port, api = free_port(), free_port()
     options = (f"--web-port={port}", f"--listen=127.0.0.1:{api}")
     async with (
@@ -616,6 +627,10 @@ async def test_the_page_comes_back_with_the_controller(tmp_path: Path, page: Pag
         await page.until("document.querySelector('#live').textContent === 'Live'")
         await controller.kill()
     await page.until("document.querySelector('#live').textContent.startsWith('Not live')")
+    await page.does(SPOKEN)
+    await page.until("new Set(window.shown).size > 2")
+    assert await page.does("window.spoken") == []
+    assert await page.does("document.querySelector('[role=status]').textContent") == "Not live"
     assert await page.does("document.querySelector('#verdict') !== null")
     await page.does("window.same = true")
     async with Controller(tmp_path, *options):

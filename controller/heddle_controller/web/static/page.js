@@ -116,14 +116,15 @@ function follow(fabric) {
 function tellLive() {
   const silent = (Date.now() - feed.heard) / 1000;
   const open = feed.source?.readyState === EventSource.OPEN;
-  let text = "", stale = true;
+  let text = "", age = "", stale = true;
   if (!feed.fabric) stale = false;
   else if (feed.refused) text = feed.refused;
   else if (!feed.heard) text = "Connecting …";
-  else if (!open || silent > QUIET_SECONDS) text = `Not live: last heard ${Math.round(silent)} s ago`;
-  else if (feed.stale > 0) text = `Store lost: shown is what was known ${Math.round(feed.stale)} s ago`;
+  else if (!open || silent > QUIET_SECONDS) [text, age] = ["Not live", `: last heard ${Math.round(silent)} s ago`];
+  else if (feed.stale > 0) [text, age] = ["Store lost", `: shown is what was known ${Math.round(feed.stale)} s ago`];
   else { stale = false; text = feed.overview && !feed.overview.leader.here ? "Live, from a follower" : "Live"; }
-  if (live.textContent !== text) live.textContent = text;
+  // A reader says the state when it changes; it does not say how the seconds pass.
+  [text, age].forEach((part, place) => { if (live.children[place].textContent !== part) live.children[place].textContent = part; });
   live.classList.toggle("stale", stale);
 }
 

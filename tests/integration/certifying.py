@@ -32,6 +32,13 @@ class Pair:
         return tuple(map(str, words))
 
 
+_SIGNS = x509.KeyUsage(
+    key_cert_sign=True, crl_sign=True, digital_signature=False, content_commitment=False,
+    key_encipherment=False, data_encipherment=False, key_agreement=False, encipher_only=False,
+    decipher_only=False,
+)  # fmt: skip
+
+
 class Authority:
     """A certificate authority whose files are in a folder."""
 
@@ -40,9 +47,11 @@ class Authority:
         self._folder = folder
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._subject = _name(f"{name} of a test")
+        self._id = x509.SubjectKeyIdentifier.from_public_key(self._key.public_key())
         self.ca = folder / f"{name}.pem"
         basic = x509.BasicConstraints(ca=True, path_length=None)
         made = _builder(self._subject, self._subject, self._key).add_extension(basic, critical=True)
+        made = made.add_extension(_SIGNS, critical=True).add_extension(self._id, critical=False)
         self._write(self.ca, made.sign(self._key, hashes.SHA256()))
 
     def server(self, name: str = "server") -> Pair:
@@ -58,6 +67,8 @@ class Authority:
         """Issue a certificate with these alternative names; with ``days`` below 0, it has ended."""
         key = ec.generate_private_key(ec.SECP256R1())
         builder = _builder(_name(name), self._subject, key, days)
+        issuer = x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(self._id)
+        builder = builder.add_extension(issuer, critical=False)
         if names:
             builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
         pair = Pair(self._folder / f"{name}.pem", self._folder / f"{name}-key.pem", self.ca)

@@ -70,6 +70,13 @@ async def test_certificates_by_the_guide(made: Path, tmp_path: Path) -> None:
             assert await does("ann", "audit", "verify") == 0
 
 
+def test_certificates_hold_for_strict_clients(made: Path) -> None:
+    """The guide's certificates obey RFC 5280, as Python demands by default from 3.13 on."""
+    verify = ("openssl", "verify", "-x509_strict", "-CAfile", "ca.crt", "controller.crt", "ann.crt")
+    done = subprocess.run(verify, cwd=made, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_keys_are_their_owners_alone(made: Path) -> None:
     """The guide's commands make keys that only their owners can read."""
     assert {path.stat().st_mode & 0o077 for path in made.glob("*.key")} == {0}

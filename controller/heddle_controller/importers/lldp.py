@@ -3,8 +3,10 @@
 The file is one object: the name of each machine that was asked, and what lldpctl printed there. A
 cable may be reported by one end or by both; either way it is one link. The reports of both ends are
 matched by their ports. A neighbour's port is named by its id, or by its description if the id is an
-address, which is the default of lldpd. A machine may be asked by its short name and announce its
-full one, or the other way round: the name by which it was asked is used.
+address, which is the default of lldpd. If the id is an alias ("local"), as SONiC announces, the
+port is the one of this description, or else the only one at which the neighbour may see this
+machine. A machine may be asked by its short name and announce its full one, or the other way round:
+the name by which it was asked is used.
 
 A machine is a switch if its neighbours see that it bridges or routes, and otherwise a host. A
 machine that no neighbour sees is a switch if it has a neighbour that is a host. ``--map`` overrides
@@ -15,7 +17,7 @@ reported.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any
@@ -39,6 +41,8 @@ class _View:
     port: str
     far: str
     far_port: str
+    descr: str | None
+    """Description of the other end's port if its id is an alias; None if that is its name."""
     switch: bool
     gbps: float | None
 
@@ -76,7 +80,9 @@ def import_lldp(
     problems: list[Problem] = []
     views = [view for machine, told in document.items() for view in _views(machine, told, problems)]
     asked_as = _asked_as(document, {view.far for view in views})
-    views = [replace(view, far=asked_as.get(view.far, view.far)) for view in views]
+    views = _without_aliases(
+        [replace(view, far=asked_as.get(view.far, view.far)) for view in views]
+    )
     by_port: dict[tuple[str, str], _View] = {}
     for view in views:
         other = by_port.setdefault((view.machine, view.port), view)
@@ -110,6 +116,34 @@ def _asked_as(asked: Iterable[str], told: set[str]) -> dict[str, str]:
         for label, (same, other) in short_of.items()
         if len(same) == len(other) == 1 and label in (same[0], other[0])
     }
+
+
+def _without_aliases(views: Sequence[_View]) -> list[_View]:
+    """Return the views with the ports of neighbours called as these call them, as far as known."""
+    known = {(view.machine, view.port) for view in views}
+
+    def unknown(view: _View) -> bool:
+        return view.descr is not None and (view.far, view.far_port) not in known
+
+    views = [
+        replace(view, far_port=view.descr)
+        if view.descr and unknown(view) and (view.far, view.descr) in known
+        else view
+        for view in views
+    ]
+    seen: dict[tuple[str, str], list[_View]] = {}
+    for view in views:
+        seen.setdefault((view.machine, view.far), []).append(view)
+
+    def matched(view: _View) -> _View:
+        back = [
+            other
+            for other in seen.get((view.far, view.machine), ())
+            if unknown(other) or other.far_port == view.port
+        ]
+        return replace(view, far_port=back[0].port) if len(back) == 1 else view
+
+    return [matched(view) if unknown(view) else view for view in views]
 
 
 def _where(view: _View) -> str:
@@ -169,8 +203,8 @@ def _view(machine: str, port: str, seen: Mapping[str, Any]) -> _View:
     else:
         ((far, chassis),) = chassis.items()
     other = seen["port"]
-    by_address = other["id"]["type"] in ("mac", "ip")
-    far_port = other.get("descr") if by_address else None
+    by, descr = other["id"]["type"], other.get("descr")
+    far_port = descr if by in ("mac", "ip") else None
     able = chassis.get("capability", [])
     words = {
         one["type"].lower()
@@ -182,6 +216,7 @@ def _view(machine: str, port: str, seen: Mapping[str, Any]) -> _View:
         port,
         _text(far),
         _text(far_port or other["id"]["value"]),
+        str(descr or "") if by == "local" else None,
         switch=bool(words & SWITCHING),
         gbps=_gbps(other.get("auto-negotiation", {}).get("current", "")),
     )

@@ -101,6 +101,13 @@ def _view(far: str, port: str, *, switch: bool, medium: str = "") -> dict[str, A
     }
 
 
+def _sonic(far: str, alias: str, descr: str | None) -> dict[str, Any]:
+    """Return what one port sees of a SONiC switch, which announces an alias of its port."""
+    view = _view(far, alias, switch=True)
+    view["port"]["id"]["type"] = "local"
+    return view if descr is None else {**view, "port": {**view["port"], "descr": descr}}
+
+
 def lldp_of(**machines: dict[str, Any]) -> dict[str, Any]:
     """Return what lldpctl prints on each machine."""
     return {
@@ -203,6 +210,38 @@ def test_a_neighbour_without_a_name_is_known_by_its_id(tmp_path: Path) -> None:
     view["chassis"] = {"id": {"type": "mac", "value": "02:00:00:00:00:02"}, **facts}
     fabric = _loaded(tmp_path, json.dumps(lldp_of(leaf={"swp1": view})), link_gbps=100)
     assert _kinds(fabric) == {"02:00:00:00:00:02": "nic", "leaf": "leaf"}
+
+
+@pytest.mark.parametrize("described", [True, False])
+def test_ports_of_sonic_are_known_by_their_aliases(tmp_path: Path, *, described: bool) -> None:
+    """SONiC announces an alias of each port; what describes it may be its interface or any text."""
+
+    def told(far: str, number: int) -> dict[str, Any]:
+        descr = f"Ethernet{number * 8}" if described else "to the pod"
+        return _sonic(far, f"etp{number}", descr)
+
+    machines = {
+        "leaf": {
+            "Ethernet0": _view("h1", "eth0", switch=False),
+            "Ethernet8": _view("h1", "eth1", switch=False),
+            "Ethernet16": told("spine", 0),
+        },
+        "spine": {"Ethernet0": told("leaf", 2)},
+        "h1": {"eth0": told("leaf", 0), "eth1": told("leaf", 1)},
+    }
+    fabric = _loaded(tmp_path, json.dumps(lldp_of(**machines)), link_gbps=100)
+    assert _kinds(fabric) == {"h1-eth0": "nic", "h1-eth1": "nic", "leaf": "leaf", "spine": "spine"}
+    assert fabric.link_count == 3
+    machines["leaf"]["Ethernet24"], machines["spine"]["Ethernet8"] = (
+        told("spine", 1),
+        told("leaf", 3),
+    )
+    parallel = json.dumps(lldp_of(**machines))
+    if described:
+        assert _loaded(tmp_path, parallel, link_gbps=100).link_count == 4
+        return
+    with pytest.raises(InputError, match="spine:etp0, but spine has told of no such port"):
+        _loaded(tmp_path, parallel, link_gbps=100)
 
 
 def test_hosts_that_bridge_are_named_by_a_pattern(tmp_path: Path) -> None:

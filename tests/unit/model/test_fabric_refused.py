@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from heddle_controller.model.errors import InputError
-from heddle_controller.model.files.content import MEBIBYTE
+from heddle_controller.model.files.content import MEBIBYTE, read_json
 from heddle_controller.model.files.fabric_file import load_fabric_file, parse_fabric
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "fabric.json"
@@ -203,12 +203,19 @@ def test_byte_order_mark_is_no_fault(tmp_path: Path) -> None:
     assert load_fabric_file(path).name == "golden"
 
 
+def test_large_fabrics_are_read(tmp_path: Path) -> None:
+    """A fabric of 98,304 NICs with addresses takes more than 64 MiB; what lldpctl tells, more."""
+    path = tmp_path / "fab.json"
+    path.write_bytes(GOLDEN.read_bytes() + b" " * (65 * MEBIBYTE))
+    assert load_fabric_file(path).name == "golden"
+
+
 def test_large_garbage_is_refused_unread(tmp_path: Path) -> None:
-    """100 MB of garbage are refused by size alone, and the ceiling is named."""
+    """2 GiB of garbage are refused by size alone, and the ceiling is named."""
     path = tmp_path / "fab.json"
     with path.open("wb") as file:
-        file.truncate(100_000_000)
-    with pytest.raises(InputError, match=r"the file is 95 MiB, the ceiling is 64 MiB"):
+        file.truncate(2 << 30)
+    with pytest.raises(InputError, match=r"the file is 2048 MiB, the ceiling is 1024 MiB"):
         load_fabric_file(path)
 
 
@@ -220,7 +227,7 @@ def test_archive_that_unpacks_beyond_the_ceiling_is_refused(tmp_path: Path) -> N
         for _ in range(65):
             archive.write(b"x" * MEBIBYTE)
     with pytest.raises(InputError, match=r"ceiling is 64 MiB"):
-        load_fabric_file(path)
+        read_json(path, 64 * MEBIBYTE)
 
 
 def test_files_that_cannot_be_opened(tmp_path: Path) -> None:

@@ -70,12 +70,17 @@ def read_json(path: Path, ceiling: int) -> object:
         start = content.lstrip()
         if not start.startswith(b"{") and (start or len(content) < _PEEK):
             raise refuse(str(path), "", "not a JSON object; it must start with '{'")
-        # In pieces: reading "up to the ceiling" at once would allocate that much memory.
-        while len(content) <= ceiling and (more := file.read(MEBIBYTE)):
-            content += more
+        _read_on(file, content, path, ceiling)
+    return _parse(content, path)
+
+
+def _read_on(file: Content, content: bytearray, path: Path, ceiling: int) -> None:
+    """Append the rest of a file to ``content``. Raises ``InputError`` if that is too large."""
+    # In pieces: reading "up to the ceiling" at once would allocate that much memory.
+    while len(content) <= ceiling and (more := file.read(MEBIBYTE)):
+        content += more
     if len(content) > ceiling:
         raise _too_large(path, "larger", ceiling)
-    return _parse(content, path)
 
 
 def _parse(content: bytearray, path: Path) -> object:
@@ -148,7 +153,7 @@ def _write(path: Path, parts: tuple[bytes | memoryview, ...], *, packed: bool) -
                 archive.write(part)
 
 
-_CEILING = 64 * MEBIBYTE
+_CEILING = 1024 * MEBIBYTE
 
 
 def read_text(path: Path, what: str) -> str:
@@ -159,11 +164,9 @@ def read_text(path: Path, what: str) -> str:
     Raises:
         InputError: the file cannot be read, is larger than ``_CEILING``, or is not UTF-8.
     """
+    content = bytearray()
     with open_content(path, _CEILING) as file:
-        content = file.read(_CEILING + 1)
-    if len(content) > _CEILING:
-        reason = f"larger than {_CEILING // MEBIBYTE} MiB unpacked; is it the right file?"
-        raise refuse(str(path), "", reason)
+        _read_on(file, content, path, _CEILING)
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -89,7 +89,8 @@ def import_lldp(
         if other is not view:
             reason = f"sees {short(other.far)} and {short(view.far)}; a cable has one other end"
             problems.append(Problem(_where(view), f"{reason}; leave one out"))
-    cables = [cable for view in views for cable in _cable(view, by_port, document, problems)]
+    sees = {(view.machine, view.far) for view in views}
+    cables = [cable for view in views for cable in _cable(view, by_port, sees, problems)]
     if problems:
         raise InputError(origin, *problems[:MAX_PROBLEMS])
     told = {view.far for view in views}
@@ -153,23 +154,20 @@ def _where(view: _View) -> str:
 def _cable(
     view: _View,
     by_port: Mapping[tuple[str, str], _View],
-    document: Mapping[str, Any],
+    sees: set[tuple[str, str]],
     problems: list[Problem],
 ) -> Iterator[Cable]:
     """Yield the cable that a view shows, unless the other end's view yields it.
 
-    Adds a problem if the views of both ends do not match.
+    ``sees`` has each machine with each of its neighbours. Adds a problem if the views of both ends
+    do not match.
     """
     back = by_port.get((view.far, view.far_port))
     if back is not None and (back.far, back.far_port) != (view.machine, view.port):
         reason = f"sees {view.far}:{view.far_port}, which sees {back.far}:{back.far_port}"
         cure = "ask both again; let each name its ports: configure lldp portidsubtype ifname"
         problems.append(Problem(_where(view), f"{reason}; {cure}"))
-    elif (
-        back is None
-        and any(other.far == view.machine for (far, _), other in by_port.items() if far == view.far)
-        and view.far in document
-    ):
+    elif back is None and (view.far, view.machine) in sees:
         reason = f"sees {view.far}:{view.far_port}, but {view.far} has told of no such port"
         cure = f"on {view.far}: configure lldp portidsubtype ifname, or ask it for that port too"
         problems.append(Problem(_where(view), f"{reason}; {cure}"))

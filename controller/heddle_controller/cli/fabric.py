@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -200,7 +200,8 @@ def echo_fabric(client: Terms, stored: pb.Fabric) -> None:
         stored.ClearField("links")
         echo_json(stored)
         return
-    parsed = codec.fabric_from_pb(stored)
+    kinds = {node.id: node.kind for node in stored.nodes}
+    tiers = (sorted((kinds[link.source], kinds[link.target])) for link in stored.links)
     switches = [node for node in stored.nodes if node.admin_state > STATES["up"]]
     aside = [node for node in stored.nodes if node.condition]
     links = [link for link in stored.links if max(link.admin_state, link.oper_state) > STATES["up"]]
@@ -208,10 +209,10 @@ def echo_fabric(client: Terms, stored: pb.Fabric) -> None:
         {
             "name": last_part(stored.name),
             "title": stored.title,
-            "nodes": _counted(_kind(node) for node in stored.nodes),
-            "links": _counted(_tiers(parsed)),
-            "zones": len(parsed.structure.zone_names) or "",
-            "hosts": len(parsed.structure.host_names) or "",
+            "nodes": _counted((kind,) for kind in kinds.values()),
+            "links": _counted(map(tuple, tiers)),
+            "zones": len({node.zone for node in stored.nodes} - {""}) or "",
+            "hosts": len({node.host for node in stored.nodes} - {""}) or "",
             "switches not up": ", ".join(f"{n.id} ({state_word(n.admin_state)})" for n in switches),
             "switches set aside": "; ".join(f"{n.id} ({n.condition})" for n in aside),
             "links not up": len(links),
@@ -220,18 +221,17 @@ def echo_fabric(client: Terms, stored: pb.Fabric) -> None:
     )
 
 
-def _kind(node: pb.Node) -> str:
-    return value_name(pb.NodeKind.DESCRIPTOR, node.kind, "NODE_KIND_").lower()
+def _counted(things: Iterable[tuple[pb.NodeKind.ValueType, ...]]) -> str:
+    """Return counts of kinds, or of pairs of kinds, the most frequent first.
+
+    ``512 nic, 64 leaf`` or ``512 nic-leaf, 256 leaf-spine``.
+    """
+    counts = Counter(things).most_common()
+    return ", ".join(f"{count} {'-'.join(map(_kind, kinds))}" for kinds, count in counts)
 
 
-def _tiers(fabric: Fabric) -> Iterator[str]:
-    tiers = fabric.structure.tiers
-    return (tiers[tier] for tier in fabric.structure.tier_of_arc[::2].tolist())
-
-
-def _counted(words: Iterator[str]) -> str:
-    """Return counts of words such as ``512 nic, 64 leaf``, the most frequent first."""
-    return ", ".join(f"{count} {word}" for word, count in Counter(words).most_common())
+def _kind(kind: pb.NodeKind.ValueType) -> str:
+    return value_name(pb.NodeKind.DESCRIPTOR, kind, "NODE_KIND_").lower()
 
 
 @click.group(cls=CommandGroup)

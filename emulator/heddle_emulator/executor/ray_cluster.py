@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -32,7 +33,8 @@ class RayExecutor:
     address: str
     """The cluster's address as ``ray.init`` takes it, or ``LOCAL`` to start one here."""
     workers: int = 0
-    """Number of actors; 0 takes as many as the cluster has room for."""
+    """Number of actors; 0 takes as many as the cluster has room for. If there is less room, the
+    others play trials once there is room for them."""
 
     def map(self, make: MakeWorker[T, R], trials: Sequence[T]) -> Iterator[R]:
         """Implement ``Executor.map``.
@@ -46,8 +48,9 @@ class RayExecutor:
             try:
                 self._connect(ray, stack)
                 actors = self._actors(ray, make, len(trials))
-                stack.callback(_end, ray, actors)
-                yield from _results(ray, actors, trials)
+                running: list[Any] = []
+                stack.callback(_end, ray, actors, running)
+                yield from _results(ray, actors, running, trials)
             except (ray.exceptions.RayError, ConnectionError) as error:
                 cause = getattr(error, "cause", None) or error
                 raise ExecutorError(" ".join(str(cause).split())) from error
@@ -66,11 +69,15 @@ class RayExecutor:
                 "_temp_dir": folder,
             }
         stack.callback(ray.shutdown)
+        handler = signal.getsignal(signal.SIGTERM)
         try:
             ray.init(address=self.address, log_to_driver=False, **local)
         except Exception as error:  # Ray raises no narrower class where a node takes too long
             what = "starts on this machine" if local else f"is reached at {self.address}"
             raise ExecutorError(f"no Ray cluster {what}: {' '.join(str(error).split())}") from error
+        finally:
+            if signal.getsignal(signal.SIGTERM) is not handler:  # Ray ends the process by its own
+                signal.signal(signal.SIGTERM, handler)
 
     def _actors(self, ray: Any, make: MakeWorker[T, R], trials: int) -> list[Any]:  # noqa: ANN401
         """Start as many actors as there is room and work for, at least one."""
@@ -98,22 +105,38 @@ class _Actor:
         self._worker.close()
 
 
-def _results(ray: Any, actors: list[Any], trials: Sequence[Any]) -> Iterator[Any]:  # noqa: ANN401
-    waiting, idle, busy = deque(trials), deque(actors), dict[Any, Any]()
+def _results(
+    ray: Any,  # noqa: ANN401 - see _ray
+    actors: list[Any],
+    running: list[Any],
+    trials: Sequence[Any],
+) -> Iterator[Any]:
+    """Yield results, and add actors to ``running`` as they start.
+
+    Only actors that run get trials: one that the cluster has no room for may never start.
+    """
+    starting = {actor.__ray_ready__.remote(): actor for actor in actors}
+    waiting, idle, busy = deque(trials), deque[Any](), dict[Any, Any]()
     while waiting or busy:
         while waiting and idle:
             actor = idle.popleft()
             busy[actor.run.remote(waiting.popleft())] = actor
-        done, _ = ray.wait(list(busy))
+        done, _ = ray.wait([*busy, *starting])
         for reference in done:
-            idle.append(busy.pop(reference))
-            yield ray.get(reference)
+            result = ray.get(reference)
+            if reference in starting:
+                running.append(starting[reference])
+                idle.append(starting.pop(reference))
+            else:
+                idle.append(busy.pop(reference))
+                yield result
 
 
-def _end(ray: Any, actors: list[Any]) -> None:  # noqa: ANN401 - see _ray
-    """Close all workers, for which they have a limited time, and then end all actors."""
-    closing = [actor.close.remote() for actor in actors]
-    ray.wait(closing, num_returns=len(closing), timeout=_END_SECONDS)
+def _end(ray: Any, actors: list[Any], running: list[Any]) -> None:  # noqa: ANN401 - see _ray
+    """Close the workers that run, for which they have a limited time, and then end all actors."""
+    closing = [actor.close.remote() for actor in running]
+    if closing:
+        ray.wait(closing, num_returns=len(closing), timeout=_END_SECONDS)
     for actor in actors:
         ray.kill(actor)
 

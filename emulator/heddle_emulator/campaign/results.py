@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from heddle_controller.model.fabric import Fabric, NodeKind
+from heddle_controller.model.files.records import short
 from heddle_emulator.campaign.campaign import Campaign
 from heddle_emulator.campaign.trials import FaultEvent, FaultKind, Trial
 from heddle_emulator.report.campaign import CampaignEvidence, SpreadChart, TrialLine
@@ -87,11 +88,23 @@ def begun(trial: Trial, fabric: Fabric) -> Result:
 
 def read_result(record: Mapping[str, Any]) -> Result:
     """Return the result of a journal's line; ValueError if it has another form."""
-    known = {field.name for field in fields(Result)}
-    if not known >= record.keys() or not {"number", "events", "words"} <= record.keys():
+    known = {str(field.name): str(field.type) for field in fields(Result)}
+    if not known.keys() >= record.keys() or not {"number", "events", "words"} <= record.keys():
         raise ValueError("not a result of this version")
+    for name, value in record.items():
+        if name != "events" and type(value) not in _KINDS[known[name]]:
+            raise ValueError(f"{name} is {short(value)}")
     events = tuple((str(kind), int(row)) for kind, row in record["events"])
     return Result(**{**record, "events": events})
+
+
+_KINDS: Mapping[str, frozenset[type]] = {
+    "int": frozenset({int}),
+    "float": frozenset({int, float}),
+    "str": frozenset({str}),
+    "bool": frozenset({bool}),
+}
+"""Types of values in a journal, by the type of a result's field."""
 
 
 _SHOWN = 8

@@ -148,7 +148,7 @@ class Journal:
                 unreadable; or the journal cannot be written.
         """
         self.path = folder / NAME
-        self._asked = campaign.trial_count
+        self._trials = campaign.trials()
         self.results: dict[int, Result] = {}
         head = {"campaign": campaign.name, "fingerprint": campaign.fingerprint()}
         try:
@@ -199,9 +199,7 @@ class Journal:
                 if number == 1:
                     self._compare(record, head)
                 else:
-                    result = read_result(record)
-                    if result.number < self._asked:
-                        self.results[result.number] = result
+                    self._keep(read_result(record))
             except InputError:
                 raise
             except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -209,6 +207,12 @@ class Journal:
                 raise refuse(str(self.path), f"line {number}", cure) from error
         if not whole:
             self.path.write_text(f"{json.dumps(head)}\n", encoding="utf-8")
+
+    def _keep(self, result: Result) -> None:
+        if 0 <= result.number < len(self._trials):
+            if result.trial() != self._trials[result.number]:
+                raise ValueError(f"events are not those of trial {result.number}")
+            self.results[result.number] = result
 
     def _compare(self, found: dict[str, str], head: dict[str, str]) -> None:
         if found.get("fingerprint") != head["fingerprint"]:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import resource
 import sys
 from dataclasses import replace
@@ -125,7 +126,7 @@ def test_results_of_another_campaign_are_not_mixed_in(tmp_path: Path) -> None:
         Journal(tmp_path, small(), resume=False)
 
 
-@pytest.mark.parametrize("line", ["nonsense", "{}", '{"number": 1}', "[]", '{"number": "x"}'])
+@pytest.mark.parametrize("line", ["nonsense", "{}", '{"number": 1}', "[]"])
 def test_a_file_that_is_none_is_refused(tmp_path: Path, line: str) -> None:
     """The error names the line."""
     with Journal(tmp_path, small(), resume=False):
@@ -133,6 +134,29 @@ def test_a_file_that_is_none_is_refused(tmp_path: Path, line: str) -> None:
     path = tmp_path / NAME
     path.write_text(f"{path.read_text()}{line}\n")
     with pytest.raises(InputError, match="line 2"):
+        Journal(tmp_path, small(), resume=True)
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        ({"number": "x"}, "number is 'x'"),
+        ({"slowest": "x"}, "slowest is 'x'"),
+        ({"words": None}, "words is None"),
+        ({"events": [["link", 10**9]]}, "events are not those of trial 11"),
+        ({"events": [["nonsense", 0]]}, "nonsense"),
+    ],
+)
+def test_a_damaged_result_is_refused(
+    tmp_path: Path, damage: dict[str, object], reason: str
+) -> None:
+    """The error names the line and the value, before any trial is played."""
+    with Journal(tmp_path, small(), resume=False) as journal:
+        run_campaign(small(), Player(), journal, nobody)
+    path = tmp_path / NAME
+    head, first, *others = path.read_text().splitlines()
+    path.write_text("\n".join([head, json.dumps(json.loads(first) | damage), *others, ""]))
+    with pytest.raises(InputError, match=f"line 2: .*{reason}"):
         Journal(tmp_path, small(), resume=True)
 
 

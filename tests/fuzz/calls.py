@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing, suppress
 from types import ModuleType
@@ -65,8 +66,7 @@ PROTOS: tuple[ModuleType, ...] = (
     placement_pb2,
     plan_pb2,
 )
-QUIET = {"WatchRates"}
-"""Streams that send nothing while there is nothing to tell."""
+PLANS = re.compile("fabrics/([^/]+)/plan")
 PATIENCE = 240.0
 """Seconds after which a call hangs."""
 
@@ -215,10 +215,10 @@ class World:
 
     async def _call(self, service: str, method: Any, requests: list[Message]) -> bool:
         handler = getattr(self.services[service], method.name)
-        before = await self._state()
+        before, quiet = await self._state(), False
         request: Any = _stream(requests) if method.client_streaming else requests[0]
         try:
-            quiet = method.name in QUIET
+            quiet = await self._quiet(method.name, request)
             async with asyncio.timeout(0.002 if quiet else PATIENCE):
                 if method.server_streaming:
                     async with aclosing(handler(request, None)) as answers:
@@ -228,7 +228,7 @@ class World:
         except StopAsyncIteration:
             return False
         except TimeoutError:
-            if method.server_streaming and method.name in QUIET:
+            if quiet:
                 return True
             raise
         except Exception as error:
@@ -238,6 +238,16 @@ class World:
             return False
         await self._judge(method.name, requests[0], answer)
         return True
+
+    async def _quiet(self, method: str, request: Any) -> bool:
+        """Return whether a stream has nothing to tell: no rates, or no plan yet."""
+        if method not in {"WatchPlan", "WatchJobPorts"}:
+            return method == "WatchRates"
+        found = PLANS.fullmatch(request.name if method == "WatchPlan" else request.plan)
+        try:
+            return found is not None and await self.store.committed(found[1]) is None
+        except PortError:  # there is no such fabric
+            return False
 
     async def _state(self) -> object:
         """Return a value that changes with every write."""

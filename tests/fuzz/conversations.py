@@ -49,6 +49,11 @@ class Controller:
         """Note a message of the agent."""
         self.heard.append(message)
 
+    def cancel(self) -> bool:
+        """End the stream."""
+        self._messages.clear()
+        return True
+
 
 class Agent:
     """What is behind one session of an agent: table, peer notices and their configuration."""

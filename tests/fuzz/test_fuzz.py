@@ -11,6 +11,7 @@ from importlib.util import find_spec
 
 import pytest
 
+from heddle.v1.plan_pb2 import WatchJobPortsRequest, WatchPlanRequest
 from heddle_controller.state.audit import parse_mark
 from tests.fuzz.guide import Guide
 from tests.fuzz.run import inputs, opened, run_target
@@ -19,6 +20,8 @@ from tests.fuzz.target import ROOT, Target, check
 from tests.support.needs import missing
 
 PART = 60
+UNPLANNED = "fabrics/f2/plan"
+WATCHED_PORTS = "PlanService/WatchJobPorts"
 
 
 @pytest.fixture(scope="module")
@@ -28,13 +31,29 @@ def targets() -> Iterator[list[Target]]:
         yield everything
 
 
-def test_a_part_of_it(targets: list[Target], pytestconfig: pytest.Config) -> None:
-    """Every target accepts or refuses each input; the seed is that of hypothesis."""
+def test_a_part_of_it(
+    targets: list[Target], pytestconfig: pytest.Config, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Every target accepts or refuses each input, and nothing fails beside it.
+
+    The seed is that of hypothesis.
+    """
     seed = int(pytestconfig.option.hypothesis_seed)
     print(f"seed {seed}")  # noqa: T201 - to run it again
     tallies = [run_target(target, seed, range(PART)) for target in targets]
     assert [(one.name, one.faults) for one in tallies if one.faults] == []
     assert all(one.inputs == PART for one in tallies)
+    assert [one.getMessage() for one in caplog.records if one.name == "asyncio"] == []
+
+
+def test_streams_may_wait_for_a_plan(targets: list[Target]) -> None:
+    """A watch of plans that are still to come does not count as one that hangs."""
+    watches = [one for one in targets if one.name in {"PlanService/WatchPlan", WATCHED_PORTS}]
+    requests = [WatchPlanRequest(name=UNPLANNED), WatchJobPortsRequest(plan=UNPLANNED)]
+    for target, request in zip(watches, requests, strict=True):
+        tally = Tally(target.name)
+        strike(target, request.SerializeToString(), tally, seconds=60)
+        assert (tally.taken, tally.faults) == (1, [])
 
 
 def test_good_inputs_are_taken(targets: list[Target]) -> None:

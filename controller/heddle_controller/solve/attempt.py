@@ -133,7 +133,8 @@ def by_colouring(problem: PlanningProblem, planes: Planes) -> Assignment:
         problem.served = _on_links_left(problem, planes)
         if problem.served is not None and len(flows) > SEARCHED_TOO:
             return problem.served
-        if problem.served is None and (_line_shares(problem) < 1).any():
+        hidden = problem.served is None and planes.around_holes
+        if hidden and (_line_shares(problem) < 1).any():
             # The bounds of NICs that lost links hide excess load elsewhere. Search sees it.
             planes = planes.leaving_holes()
             alike, whole = _in_equal_parts(problem, planes)

@@ -60,6 +60,8 @@ class ArcUses(Protocol):
 def arc_loads(arc_count: int, flows: Flows, paths: ArcUses) -> Floats:
     """Return the load of each arc in Gbit/s, shape (arc_count,)."""
     owner = paths.owner()
+    if (flows.phase == ANY_PHASE).all():
+        return _summed(paths.arcs, paths.gbps(flows)[owner], arc_count)
     return phased_loads(
         arc_count,
         paths.arcs,
@@ -76,10 +78,10 @@ def phased_loads(arc_count: int, arcs: Ints, gbps: Floats, job: Ints, phase: Int
     ``phase`` are indexes as in ``Flows``.
     """
     always = phase == ANY_PHASE
+    if always.all():
+        return _summed(arcs, gbps, arc_count)
     loads = _summed(arcs[always], gbps[always], arc_count)
     arcs, gbps, job, phase = (column[~always] for column in (arcs, gbps, job, phase))
-    if not len(arcs):
-        return loads
     phases = int(phase.max()) + 1
     jobs = int(job.max()) + 1
     code = (arcs * jobs + job) * phases + phase

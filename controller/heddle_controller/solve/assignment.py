@@ -346,10 +346,6 @@ class Assignment:
             insort(self._own_members(arc), chunk)
 
 
-_AT_ONCE = 4096
-"""Most arrays that are joined in one call."""
-
-
 def exported_paths(assignment: Assignment, *, renumber: bool) -> Paths:
     """Return all paths with the NIC arcs at both ends.
 
@@ -394,14 +390,8 @@ def _patched(column: Ints, rows: list[int], values: list[int], size: int) -> Int
 
 
 def concatenated(pieces: Sequence[Ints]) -> Ints:
-    """Return all pieces as one array.
-
-    Pieces are joined a few thousand at a time, so that other threads need not wait for one long
-    call.
-    """
-    empty = np.empty(0, dtype=np.int64)
-    parts = (pieces[at : at + _AT_ONCE] for at in range(0, len(pieces), _AT_ONCE))
-    return np.concatenate([empty, *(np.concatenate(part) for part in parts)])
+    """Return all pieces as one array, which is empty if there are none."""
+    return np.concatenate([np.empty(0, dtype=np.int64), *pieces])
 
 
 def _joined(paths: Paths, *, renumber: bool) -> Paths:

@@ -41,21 +41,21 @@ def with_victims_apart(problem: PlanningProblem, assignment: Assignment) -> Assi
     if not ((into != NONE) & (most > 1 + _TOLERANCE)).any() or (flows.job == flows.job[0]).all():
         return None
     inner = merged_chunks(assignment, renumber=True)
-    loads = arc_loads(network.arc_count, flows, with_nics(network, flows, inner))
-    full = loads * network.per_gbps[:-1] > 1 + _TOLERANCE
+    paths = with_nics(network, flows, inner)
+    full = arc_loads(network.arc_count, flows, paths) * network.per_gbps[:-1] > 1 + _TOLERANCE
 
-    def victims(paths: Paths) -> Bools:
-        return exposed_paths(flows.job, with_nics(network, flows, paths), full)
+    def victims(inner: Paths) -> Bools:
+        return exposed_paths(flows.job, with_nics(network, flows, inner), full)
 
-    before = victims(inner)
+    before = exposed_paths(flows.job, paths, full)
     if not before.any() or problem.deadline.passed():
         return None
     incast = ((into != NONE) & full[into ^ 1])[inner.flow]
     exchanged = _exchanged(inner, incast, _groups(problem, inner, full, (incast, before)))
     apart = loaded(problem, exchanged)
     _move(problem, apart, incast, np.flatnonzero(victims(exchanged)))
-    paths = merged_chunks(apart, renumber=True)
-    fewer = _flow_count(paths, victims(paths)) < _flow_count(inner, before)
+    after = merged_chunks(apart, renumber=True)
+    fewer = _flow_count(after, victims(after)) < _flow_count(inner, before)
     return apart if fewer else None
 
 

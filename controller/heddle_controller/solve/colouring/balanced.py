@@ -124,10 +124,10 @@ def _halve(left: list[Ints], right: list[Ints]) -> Bools:
     step = second[first]
     name = np.arange(len(step), dtype=np.int64)
     while True:
-        least = np.minimum(name, name[step])
+        least = np.minimum(name, name.take(step))
         if (least == name).all():  # no walk has a smaller name twice as far along
             break
-        name, step = least, step[step]
+        name, step = least, step.take(step)
     return (name > name[first])[: len(left[0])]
 
 

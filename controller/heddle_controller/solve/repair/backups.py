@@ -317,7 +317,7 @@ def _lead(planes: Planes, detours: _Detours, backup: Ints) -> None:
     leaves = network.head[detours.ends]
     direct = leaves[0] == leaves[1]
     if direct.any():
-        _close(network, detours.take(direct), backup)
+        _close(network, detours, direct, backup)
     part = layer.part[leaves]
     width = np.where(part != NONE, layer.width[part], 0)
     others = width - (detours.slots != NONE)
@@ -344,12 +344,13 @@ def _lead(planes: Planes, detours: _Detours, backup: Ints) -> None:
         open_ = (backup[detours.rows, 1] == NONE) & (others[0] > step)
 
 
-def _close(network: Network, detours: _Detours, backup: Ints) -> None:
-    """Write the first and last arc of backups at NICs that have several links."""
-    chosen = network.choice[detours.ends]
+def _close(network: Network, detours: _Detours, marked: Bools, backup: Ints) -> None:
+    """Write the first and last arc of marked backups at NICs that have several links."""
+    ends = detours.ends[:, marked]
+    chosen = network.choice[ends]
     if chosen.any():
-        out, into = np.where(chosen, detours.ends, NONE)
-        backup[detours.rows, 0], backup[detours.rows, 5] = (
+        rows, (out, into) = detours.rows[marked], np.where(chosen, ends, NONE)
+        backup[rows, 0], backup[rows, 5] = (
             out,
             np.where(into != NONE, into ^ 1, NONE),
         )
@@ -430,7 +431,7 @@ def _fill(planes: Planes, detours: _Detours, arcs: tuple[Ints, Ints], backup: In
     within = (detours.core == NONE) & (part[0] == part[1])
     meet = within & (low == high)
     backup[detours.rows[meet], 1], backup[detours.rows[meet], 2] = up[meet], down[meet] ^ 1
-    _close(network, detours.take(meet), backup)
+    _close(network, detours, meet, backup)
     between = ~within & (low != high)
     between &= (cores.part[low] == cores.part[high]) & (cores.part[low] != NONE)
     # A path within a zone may use a core, by two spines. Its backup avoids both.
@@ -459,7 +460,7 @@ def _fill(planes: Planes, detours: _Detours, arcs: tuple[Ints, Ints], backup: In
         backup[detours.rows[good], 1:5] = np.stack(
             [up[good], climb[good], fall[good] ^ 1, down[good] ^ 1], axis=1
         )
-        _close(network, detours.take(good), backup)
+        _close(network, detours, good, backup)
 
 
 def least_shared(candidates: Candidates, ends: tuple[int, int], taken: Ints, used: Floats) -> Ints:

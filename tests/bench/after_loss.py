@@ -4,7 +4,8 @@ Times are processor time for the loss of every single link and every single swit
 one by one. The fullest link after the worst loss is compared with the best that any other backups
 for the same paths could reach. The first row is for the largest plan. The second is for a fabric of
 two tiers without over-subscription, with four QPs a flow. The third is for the largest plan after
-the repair of a lost link, once backups have room again (``solve.better_backups``).
+the repair of a lost link, once backups have room again (``solve.better_backups``). The fourth is
+for a fabric half full with jobs whose phases take turns.
 
 The other rows are for both plans right after a link or a spine was lost, and after it came back,
 when the certificate of the plan before is known. The result must equal the one computed for the new
@@ -19,6 +20,7 @@ from dataclasses import replace
 import numpy as np
 
 from heddle_controller.model.fabric import NodeKind, State
+from heddle_controller.model.flows import concatenate
 from heddle_controller.model.plan import AfterLoss, Plan, edit_of, edited_paths, in_parallel
 from heddle_controller.plan.diff import changed_flows
 from heddle_controller.solve import (
@@ -29,8 +31,10 @@ from heddle_controller.solve import (
     solve,
     with_losses,
 )
+from heddle_controller.traffic.jobs import flows_of_job
 from heddle_emulator.traffic import flows_between
 from tests.bench.planned import even_fabric, planned, size_of
+from tests.bench.recommend import STATES, half_full, tapered_zones
 from tests.bench.rows import Row, Scale, quantile
 from tests.bench.screen import Screen
 from tests.bench.workloads import between_switches
@@ -51,7 +55,15 @@ def measure(scale: Scale, screen: Screen) -> list[Row]:
     flows = flows_between(fabric, "permutation", seed=1, qps=QPS)
     largest = planned(scale)
     even = solve(fabric, flows)
-    plans = [(largest, ""), (even, ""), (_mended(largest), ", a link lost and backups moved")]
+    zones = tapered_zones(scale)
+    jobs, _ = half_full(zones, STATES[0])
+    phased = solve(zones, concatenate([flows_of_job(job, zones) for job in jobs]))
+    plans = [
+        (largest, ""),
+        (even, ""),
+        (_mended(largest), ", a link lost and backups moved"),
+        (phased, ", jobs with phases"),
+    ]
     rows = []
     with screen.progress(TITLE, len(plans) + 2) as advance:
         for plan, event in plans:

@@ -57,8 +57,20 @@ class Asked:
 
 def measure(scale: Scale, screen: Screen) -> list[Row]:
     """Return a row for each state and shape, and per state one for other questions meanwhile."""
+    fabric = tapered_zones(scale)
+    rows = []
+    with screen.progress("recommendations", len(STATES)) as advance:
+        for number, state in enumerate(STATES):
+            found, idle = asyncio.run(_asked(fabric, state, min(RUNS, scale.plan_runs)))
+            rows += _rows(fabric, state, found, idle)
+            advance(number + 1)
+    return rows
+
+
+def tapered_zones(scale: Scale) -> Fabric:
+    """Return the largest fabric of a scale, with zones that are tapered 7:1."""
     leaves, spines, nics = scale.zone
-    fabric = three_tier(
+    return three_tier(
         zones=scale.zones,
         leaves=leaves,
         spines=spines,
@@ -67,13 +79,6 @@ def measure(scale: Scale, screen: Screen) -> list[Row]:
         cores=spines,
         taper=7.0,
     )
-    rows = []
-    with screen.progress("recommendations", len(STATES)) as advance:
-        for number, state in enumerate(STATES):
-            found, idle = asyncio.run(_asked(fabric, state, min(RUNS, scale.plan_runs)))
-            rows += _rows(fabric, state, found, idle)
-            advance(number + 1)
-    return rows
 
 
 def _rows(fabric: Fabric, state: str, found: Sequence[Asked], idle: Sequence[float]) -> list[Row]:
@@ -106,7 +111,7 @@ def _rows(fabric: Fabric, state: str, found: Sequence[Asked], idle: Sequence[flo
     return rows
 
 
-def _half_full(fabric: Fabric, state: str) -> tuple[list[Job], list[str]]:
+def half_full(fabric: Fabric, state: str) -> tuple[list[Job], list[str]]:
     """Return jobs on half of the hosts, and the hosts that are free."""
     draw = random.Random(1)
     known = fabric.structure.nics_of_host
@@ -128,7 +133,7 @@ def _half_full(fabric: Fabric, state: str) -> tuple[list[Job], list[str]]:
 
 
 async def _asked(fabric: Fabric, state: str, runs: int) -> tuple[list[Asked], list[float]]:
-    jobs, free = _half_full(fabric, state)
+    jobs, free = half_full(fabric, state)
     count = min(HOSTS, len(free) // 2)
     flows = sum(len(flows_of_job(job, fabric)) for job in jobs)
     options = ("--calls-per-second=0", "--client-streams=0")

@@ -77,22 +77,78 @@ def phased_loads(arc_count: int, arcs: Ints, gbps: Floats, job: Ints, phase: Int
     The arrays are parallel, with one element for each use of an arc by a path. ``job`` and
     ``phase`` are indexes as in ``Flows``.
     """
-    always = phase == ANY_PHASE
-    if always.all():
-        return _summed(arcs, gbps, arc_count)
-    loads = _summed(arcs[always], gbps[always], arc_count)
-    arcs, gbps, job, phase = (column[~always] for column in (arcs, gbps, job, phase))
-    phases = int(phase.max()) + 1
-    jobs = int(job.max()) + 1
-    code = (arcs * jobs + job) * phases + phase
-    order = stable_order(code)
-    code, gbps = code[order], gbps[order]
-    starts = np.flatnonzero(np.concatenate([[True], code[1:] != code[:-1]]))
-    per_phase = np.add.reduceat(gbps, starts)
-    arc_job = code[starts] // phases
-    job_starts = np.flatnonzero(np.concatenate([[True], arc_job[1:] != arc_job[:-1]]))
-    worst = np.maximum.reduceat(per_phase, job_starts)
-    return loads + _summed(arc_job[job_starts] // jobs, worst, arc_count)
+    (loads,) = PhasedSums(arc_count, arcs, [gbps], job, phase).totals
+    return loads
+
+
+class PhasedSums:
+    """Sums of several amounts of uses in each place, as loads add up on arcs.
+
+    Of a job's phases only the one with the greatest sum counts, for each amount separately.
+    """
+
+    totals: list[Floats]
+    """The sums of each amount, each of shape (places,)."""
+    simple: bool
+    """Whether no use has a phase, so that all uses of a place meet its total."""
+
+    def __init__(
+        self, count: int, place: Ints, amounts: Sequence[Floats], job: Ints, phase: Ints
+    ) -> None:
+        """Add up amounts.
+
+        Args:
+            count: Number of places.
+            place: Place of each use, shape (uses,), 0 to ``count - 1``.
+            amounts: Amounts of the uses, each of shape (uses,).
+            job: Job of each use, as in ``Flows``.
+            phase: Phase of each use, as in ``Flows``.
+        """
+        always = phase == ANY_PHASE
+        self.simple = bool(always.all())
+        if self.simple:
+            self.totals = [_summed(place, amount, count) for amount in amounts]
+            return
+        rows = np.flatnonzero(~always)
+        self._jobs, self._phases = int(job[rows].max()) + 1, int(phase[rows].max()) + 1
+        code = (place[rows] * self._jobs + job[rows]) * self._phases + phase[rows]
+        order = stable_order(code)
+        rows, code = rows[order], code[order]
+        first = np.flatnonzero(np.concatenate([[True], code[1:] != code[:-1]]))
+        self._slot = code[first]
+        """Place, job and phase of each sum of a phase, as one number; ascending."""
+        share = self._slot // self._phases
+        begin = np.flatnonzero(np.concatenate([[True], share[1:] != share[:-1]]))
+        self._share = share[begin]
+        """Place and job of each sum of a job, as one number; ascending."""
+        self._of_slot = [np.add.reduceat(amount[rows], first) for amount in amounts]
+        self._of_share = [np.maximum.reduceat(sums, begin) for sums in self._of_slot]
+        where = self._share // self._jobs
+        self.totals = [
+            _summed(place, np.where(always, amount, 0.0), count) + _summed(where, most, count)
+            for amount, most in zip(amounts, self._of_share, strict=True)
+        ]
+
+    def met_by(self, place: Ints, job: Ints, phase: Ints) -> list[Floats]:
+        """Return the sums that uses meet in their places, each of shape (uses,).
+
+        A use meets the sum of its own phase, instead of the greatest of its job. ``place``, ``job``
+        and ``phase`` have one element for each use.
+        """
+        met = [totals[place] for totals in self.totals]
+        if self.simple:
+            return met
+        share = place * self._jobs + job
+        turns = np.flatnonzero((phase != ANY_PHASE) & (job < self._jobs))
+        at = np.searchsorted(self._share, share[turns]).clip(max=len(self._share) - 1)
+        there = self._share[at] == share[turns]
+        turns, at = turns[there], at[there]
+        slot = share[turns] * self._phases + phase[turns]
+        own = np.searchsorted(self._slot, slot).clip(max=len(self._slot) - 1)
+        known = (self._slot[own] == slot) & (phase[turns] < self._phases)
+        for sums, of_slot, of_share in zip(met, self._of_slot, self._of_share, strict=True):
+            sums[turns] += np.where(known, of_slot[own], 0.0) - of_share[at]
+        return met
 
 
 def _summed(arcs: Ints, gbps: Floats, arc_count: int) -> Floats:

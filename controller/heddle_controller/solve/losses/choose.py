@@ -135,7 +135,7 @@ class _Search:
         ways = np.append(routes.arcs[slot], routes.spares[slot], axis=1)
         cell = distinct((loss[:, None] * self._arcs + ways)[ways != NONE])
         place, user = standing.members(cell // self._arcs, cell % self._arcs)
-        load = standing.total(routes.gbps[user], place, user, len(cell))
+        load = standing.sums((routes.gbps,), place, user, len(cell)).totals[0]
         self._load = dict(zip(cell.tolist(), load.tolist(), strict=True))
         self._rate, path = plan.paths.gbps(plan.flows), routes.row[slot]
         self._backup = {row: plan.backups.of(row).tolist() for row in distinct(path).tolist()}

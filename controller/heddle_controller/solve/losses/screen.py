@@ -155,24 +155,35 @@ class LossScreen:
         begins = np.diff(code, prepend=-1) > 0
         cell, first = np.cumsum(begins) - 1, order[begins]
         of_kind = losses.kind(loss[first]) * count + onto[first]
-        both = []
-        for column in (routes.gbps, routes.qps):
-            load = standing.total(column[slot], place, slot, count)
-            most = np.zeros(len(LOSS_KINDS) * count)
-            np.maximum.at(most, of_kind, standing.total(column[moved], cell, moved, len(first)))
-            both.append((load, load + most.reshape(len(LOSS_KINDS), count)))
-        (gbps, most_gbps), (_, most_qps) = both
-        self.gbps[arcs], used = gbps, most_gbps / capacity
+        columns = routes.gbps, routes.qps
+        sums = standing.sums(columns, place, slot, count)
+        turned = standing.sums(columns, cell, moved, len(first)).totals
+        more = np.zeros((len(columns), len(LOSS_KINDS), count))
+        for most, total in zip(more.reshape(len(columns), -1), turned, strict=True):
+            np.maximum.at(most, of_kind, total)
+        gbps, qps = sums.totals
+        self.gbps[arcs], used = gbps, (gbps + more[0]) / capacity
         self.now.put(arcs, (gbps / capacity)[None])
         self.used.put(arcs, used)
-        wants = np.zeros(count)
-        at, spare = standing.spares(arcs)
-        np.maximum.at(wants, place, routes.wants[slot])
-        np.maximum.at(wants, at, routes.wants[spare])
         level = np.full(used.shape, np.inf)
-        np.divide(capacity, most_qps, out=level, where=used > 1 + SLACK)
+        np.divide(capacity, qps + more[1], out=level, where=used > 1 + SLACK)
         self.level[:, arcs] = level
-        self.slow.put(arcs, wants / level)
+        onto, spare = standing.spares(arcs)
+        if sums.simple:
+            wants = np.zeros(count)
+            np.maximum.at(wants, place, routes.wants[slot])
+            np.maximum.at(wants, onto, routes.wants[spare])
+            self.slow.put(arcs, wants / level)
+            return
+        at, user = np.append(place, onto), np.append(slot, spare)
+        met = sums.met_by(at, *standing.turn(user))
+        slow = np.zeros(used.shape)
+        for one, (extra, many) in zip(slow, more.swapaxes(0, 1), strict=True):
+            over = np.flatnonzero(met[0] + extra[at] > capacity[at] * (1 + SLACK))
+            on = at[over]
+            asked = routes.wants[user[over]] * (met[1][over] + many[on]) / capacity[on]
+            np.maximum.at(one, on, asked)
+        self.slow.put(arcs, slow)
 
 
 def _single_ways(structure: Structure) -> Ints | None:

@@ -18,13 +18,12 @@ from heddle_controller.model.arrays import (
     Bools,
     Floats,
     Ints,
-    among,
     distinct,
     marked,
     numbered,
 )
 from heddle_controller.model.fair_rates import Filling
-from heddle_controller.model.flows import ANY_PHASE, Flows
+from heddle_controller.model.flows import ANY_PHASE
 from heddle_controller.solve.losses.moves import APART, LOSS_KINDS, MOVED, STRANDED, joined
 from heddle_controller.solve.losses.screen import SLACK, LossScreen
 from heddle_controller.solve.losses.suspects import (
@@ -32,7 +31,8 @@ from heddle_controller.solve.losses.suspects import (
     GROWTH,
     Look,
     Suspects,
-    looked,
+    levels,
+    load_and_qps,
     pairs_on,
 )
 
@@ -75,7 +75,7 @@ class _Floors:
     """Index of each arc's path in the second table."""
     arc: Ints
     level: Floats
-    """Even share of a QP on the arc in Gbit/s; infinite where the arc has room for all."""
+    """Even share of the path's QPs on the arc in Gbit/s; infinite where there is room."""
 
     @classmethod
     def of_flows(cls, screen: LossScreen, loss: Ints, flow: Ints) -> _Floors:
@@ -84,7 +84,7 @@ class _Floors:
         of, slot = standing.slots(flow)
         fate = standing.fates(loss[of], slot)
         owner, arc = _ways(screen, slot, fate)
-        level = _levels(screen, loss[of[owner]], arc)
+        level = _levels(screen, loss[of[owner]], arc, slot[owner])
         rate = np.where(fate <= MOVED, routes.unit[slot], 0.0)
         np.minimum.at(rate, owner, level)
         got = np.bincount(of, rate * routes.qps[slot], len(flow))
@@ -106,14 +106,16 @@ def _ways(screen: LossScreen, slot: Ints, fate: Ints) -> tuple[Ints, Ints]:
     return owner, ways[owner, step]
 
 
-def _levels(screen: LossScreen, loss: Ints, arc: Ints) -> Floats:
-    """Return a QP's even share in Gbit/s of each arc after the loss in the same position.
+def _levels(screen: LossScreen, loss: Ints, arc: Ints, slot: Ints) -> Floats:
+    """Return the even share in Gbit/s of each path's QPs on an arc after a loss.
 
-    It is infinite where the arc has room for all.
+    It is infinite where there is room. ``loss``, ``arc`` and ``slot`` have one element for each.
     """
-    width = len(screen.gbps)
+    standing, width = screen.standing, len(screen.gbps)
     cell, first = numbered(loss * width + arc)
-    return looked(screen, loss[first], arc[first]).level[cell]
+    sums = load_and_qps(standing, *standing.members(loss[first], arc[first]), len(first))
+    capacity = standing.plan.fabric.structure.capacity[arc[first]]
+    return levels(standing, sums, capacity, cell, slot)
 
 
 def _are_exact(screen: LossScreen, floors: _Floors) -> Bools:
@@ -124,49 +126,29 @@ def _are_exact(screen: LossScreen, floors: _Floors) -> Bools:
     slows only the largest phase of each job.
     """
     standing, routes = screen.standing, screen.standing.routes
-    slowed, width = floors.rate < routes.unit[floors.slot], len(routes.row)
+    slowed = floors.rate < routes.unit[floors.slot]
     known = np.bincount(floors.owner, minlength=len(floors.slot)) > 0
     tied = floors.level <= floors.rate[floors.owner] * (1 + SLACK)
     held = np.flatnonzero(tied & slowed[floors.owner])
     loss = floors.loss[floors.of[floors.owner[held]]]
     cell, first = numbered(loss * len(screen.gbps) + floors.arc[held])
-    tight = held[first]
-    place, others = standing.members(loss[first], floors.arc[tight])
-    leads = np.arange(len(others))
-    if standing.takes_turns:
-        leads = np.flatnonzero(
-            _leads(standing.plan.flows, place, routes.flow[others], routes.qps[others])
-        )
-    met = cell * width + floors.slot[floors.owner[held]]
-    stops = among(met, np.sort((place * width + others)[leads]))
+    arc = floors.arc[held[first]]
+    place, others = standing.members(loss[first], arc)
+    count = load_and_qps(standing, place, others, len(arc)).totals[1]
+    level = standing.plan.fabric.structure.capacity[arc] / count
+    stops = floors.level[held] <= level[cell] * (1 + SLACK)
     stopped = np.zeros(len(floors.slot), dtype=np.bool_)
     stopped[floors.owner[held[stops]]] = True
     of_place = loss[first][place]
-    owner, arc = _ways(screen, others, standing.fates(of_place, others))
+    owner, ways = _ways(screen, others, standing.fates(of_place, others))
     lowest = routes.unit[others]
-    np.minimum.at(lowest, owner, _levels(screen, of_place[owner], arc))
-    more = lowest < floors.level[tight][place] * (1 - SLACK)
+    np.minimum.at(lowest, owner, _levels(screen, of_place[owner], ways, others[owner]))
+    more = lowest < level[place] * (1 - SLACK)
     wrong = ~known | (slowed & ~stopped)
     result = np.ones(len(floors.flow), dtype=np.bool_)
     result[floors.of[wrong]] = False
     result[floors.of[floors.owner[held[np.isin(cell, place[more])]]]] = False
     return result
-
-
-def _leads(flows: Flows, place: Ints, flow: Ints, qps: Floats) -> Bools:
-    """Mark uses that belong to the phase with the most QPs of their job at their place.
-
-    ``place``, ``flow`` and ``qps`` have one element for each use. Flows without a phase are marked.
-    """
-    phase = flows.phase[flow]
-    of_share, first = numbered(place * max(len(flows.job_names), 1) + flows.job[flow])
-    slot, _ = numbered(of_share * (len(flows.phase_names) + 1) + phase + 1)
-    count = np.bincount(slot, qps)[slot]
-    always = phase == ANY_PHASE
-    most = np.zeros(len(first))
-    np.maximum.at(most, of_share[~always], count[~always])
-    leads: Bools = always | (count >= most[of_share] * (1 - SLACK))
-    return leads
 
 
 class SlowFlows:
@@ -192,7 +174,7 @@ class SlowFlows:
         self._open[flow[~self._known[flow]]] = True
         # A flow of one path has a floor no higher than its share of the arc.
         alone = self._screen.standing.path_count(flow) == 1
-        most = np.where(alone, look.level[look.place] / routes.unit[look.slot], np.inf)
+        most = np.where(alone, look.level / routes.unit[look.slot], np.inf)
         kind = losses.kind(look.loss)[look.place]
         some = [
             int(np.where(kind == one, most, np.inf).argmin())
@@ -388,7 +370,9 @@ def _full_arcs(screen: LossScreen, loss: int) -> Ints:
     )
     changed = changed[changed != NONE]
     full = screen.gbps > capacity * (1 + SLACK)
-    full[changed] = np.isfinite(_levels(screen, np.full(len(changed), loss), changed))
+    place, slot = standing.members(np.full(len(changed), loss), changed)
+    load = standing.sums((standing.routes.gbps,), place, slot, len(changed)).totals[0]
+    full[changed] = load > capacity[changed] * (1 + SLACK)
     return np.flatnonzero(full)
 
 
@@ -405,9 +389,8 @@ def _ratios(screen: LossScreen, chosen: list[tuple[int, Ints]]) -> list[float]:
     entity, first = numbered(loss[place] * width + routes.row[slot])
     at, slot = loss[place[first]], slot[first]
     order = np.argsort(entity, kind="stable")
-    steps = np.split(place[order], np.cumsum(np.bincount(entity))[:-1]) if len(slot) else []
     capacity = standing.plan.fabric.structure.capacity[arc]
-    missing = routes.unit[slot] - _fair(screen, steps, slot, capacity)
+    missing = routes.unit[slot] - _fair(screen, (place[order], np.bincount(entity)), slot, capacity)
     some = np.array([one for one, _ in chosen], dtype=np.int64)
     of, broken = standing.broken(some)
     fate = standing.fates(some[of], broken)
@@ -425,21 +408,20 @@ def _ratios(screen: LossScreen, chosen: list[tuple[int, Ints]]) -> list[float]:
     return [found[one] for one in some.tolist()]
 
 
-def _fair(screen: LossScreen, steps: list[Ints], slot: Ints, capacity: Floats) -> Floats:
+def _fair(screen: LossScreen, way: tuple[Ints, Ints], slot: Ints, capacity: Floats) -> Floats:
     """Return the fair rate in Gbit/s of a QP on each of some paths.
 
     Args:
         screen: The screen of the plan.
-        steps: For each path, the places that it uses.
+        way: The places that the paths use, one path after another, and how many each path uses.
         slot: Slots of the paths.
         capacity: Gbit/s of each place.
     """
-    if not steps:
+    if not len(slot):
         return np.empty(0)
     routes, flows = screen.standing.routes, screen.standing.plan.flows
     flow = routes.flow[slot]
     phase = flows.phase[flow]
     job = np.where(phase == ANY_PHASE, -1, flows.job[flow])
-    way = np.concatenate(steps), np.array([len(one) for one in steps], dtype=np.int64)
     filling = Filling(way, routes.unit[slot], job, phase, capacity)
     return np.asarray(filling.rates(routes.qps[slot][None, :])[0])

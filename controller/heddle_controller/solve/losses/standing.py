@@ -7,6 +7,7 @@ and losses that they name.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -22,7 +23,7 @@ from heddle_controller.model.arrays import (
     starts,
 )
 from heddle_controller.model.flows import ANY_PHASE
-from heddle_controller.model.plan import Plan
+from heddle_controller.model.plan import PhasedSums, Plan
 from heddle_controller.solve.losses.moves import (
     APART,
     LOSS_KINDS,
@@ -274,27 +275,21 @@ class Standing:
         of = there // max(moves.shape[1], 1)
         return place[of], slot[of], moves.ravel()[there]
 
-    def total(self, value: Floats, place: Ints, slot: Ints, count: int) -> Floats:
-        """Add up values of paths in each place, as loads add up: a job's largest phase counts.
+    def sums(self, columns: Sequence[Floats], place: Ints, slot: Ints, count: int) -> PhasedSums:
+        """Add up columns of ``routes`` in each of ``count`` places, as loads add up.
 
-        Args:
-            value: A value for each use.
-            place: Place of each use, 0 to ``count - 1``.
-            slot: Slot of the path of each use.
-            count: Number of places.
+        ``place`` and ``slot`` are the place of each use, and the slot of its path.
         """
+        values = [column[slot] for column in columns]
+        return PhasedSums(count, place, values, *self.turn(slot))
+
+    def turn(self, slot: Ints) -> tuple[Ints, Ints]:
+        """Return job and phase of the path in each of some slots."""
         if not self.takes_turns:
-            return np.bincount(place, value, count).astype(np.float64, copy=False)
+            none = np.broadcast_to(np.int64(ANY_PHASE), len(slot))
+            return none, none
         flows, flow = self.plan.flows, self.routes.flow[slot]
-        phase = flows.phase[flow]
-        found = np.bincount(place, np.where(phase == ANY_PHASE, value, 0.0), count)
-        rest = np.flatnonzero(phase != ANY_PHASE)
-        jobs, phases = max(len(flows.job_names), 1), max(len(flows.phase_names), 1)
-        share, of_share = np.unique(place[rest] * jobs + flows.job[flow[rest]], return_inverse=True)
-        both, of_both = np.unique(of_share * phases + phase[rest], return_inverse=True)
-        most = np.zeros(len(share))
-        np.maximum.at(most, both // phases, np.bincount(of_both, value[rest], len(both)))
-        return np.asarray(found + np.bincount(share // jobs, most, count))
+        return flows.job[flow], flows.phase[flow]
 
     def fates(self, loss: Ints, slot: Ints) -> Ints:
         """Return the fate of each path after the loss in the same position.

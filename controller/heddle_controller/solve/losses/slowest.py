@@ -31,7 +31,7 @@ from heddle_controller.solve.losses.suspects import (
     GROWTH,
     Look,
     Suspects,
-    levels,
+    even_shares,
     load_and_qps,
     pairs_on,
 )
@@ -115,7 +115,7 @@ def _levels(screen: LossScreen, loss: Ints, arc: Ints, slot: Ints) -> Floats:
     cell, first = numbered(loss * width + arc)
     sums = load_and_qps(standing, *standing.members(loss[first], arc[first]), len(first))
     capacity = standing.plan.fabric.structure.capacity[arc[first]]
-    return levels(standing, sums, capacity, cell, slot)
+    return even_shares(standing, sums, capacity, cell, slot)
 
 
 def _are_exact(screen: LossScreen, floors: _Floors) -> Bools:

@@ -101,7 +101,7 @@ def looked(screen: LossScreen, loss: Ints, arc: Ints) -> Look:
     capacity = standing.plan.fabric.structure.capacity[arc]
     place, slot = standing.members(loss, arc)
     sums = load_and_qps(standing, place, slot, len(arc))
-    level = levels(standing, sums, capacity, place, slot)
+    level = even_shares(standing, sums, capacity, place, slot)
     return Look(loss, arc, sums.totals[0] / capacity, level, place, slot)
 
 
@@ -110,7 +110,7 @@ def load_and_qps(standing: Standing, place: Ints, slot: Ints, count: int) -> Pha
     return standing.sums((standing.routes.gbps, standing.routes.qps), place, slot, count)
 
 
-def levels(
+def even_shares(
     standing: Standing, sums: PhasedSums, capacity: Floats, place: Ints, slot: Ints
 ) -> Floats:
     """Return the even share in Gbit/s of the QPs of some paths, infinite where there is room.

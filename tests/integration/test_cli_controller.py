@@ -14,6 +14,7 @@ import numpy as np
 
 from heddle.v1 import demand_pb2
 from heddle.v1.demand_pb2_grpc import DemandServiceStub
+from heddle_agent.agent import Agent
 from heddle_agent.fib import Packets
 from heddle_controller.cli.failure import UNROUTED
 from heddle_controller.model.files.fabric_file import save_fabric_file
@@ -110,8 +111,8 @@ async def test_jobs_are_programmed_and_moved_off_what_is_drained(tmp_path: Path)
 async def test_a_fabric_is_deleted_and_put_again(tmp_path: Path) -> None:
     """A fabric with jobs is not deleted. Without jobs it is, and its agents lose all entries.
 
-    Metrics no longer show it. When it is put again, the same agents program its jobs, and the
-    epoch stays.
+    So does an agent that was away meanwhile and comes back. Metrics no longer show it. When it is
+    put again, the same agents program its jobs, and the epoch stays.
     """
     async with controlling(tmp_path) as controller:
         await begun(tmp_path, controller)
@@ -121,10 +122,21 @@ async def test_a_fabric_is_deleted_and_put_again(tmp_path: Path) -> None:
             refused = await controller.does("fabric", "delete", "pod")
             told = "fabric 'pod': jobs: it still has 'blue', 'red'; delete them first by"
             assert (refused.code, told in refused.err) == (2, True), refused
-            assert any(agent.held.entries for agent in fleet.agents.values())
+            away = next(row for row, agent in fleet.agents.items() if agent.held.entries)
+            await fleet.stop(away)
             for words in (("job", "delete", "red", "blue"), ("fabric", "delete", "pod")):
                 assert (await controller.does(*words)).code == 0
             assert (await controller.does("fabric", "list", "--json")).json == []
+            fleet.agents[away] = returned = Agent(
+                fabric="fabrics/pod",
+                switch=fleet.agents[away].switch,
+                controllers=[controller.address],
+                fib=fleet.switches.fibs[away],
+                links=fleet.links[away],
+                fence=fleet.agents[away].forwarding.table.fence,
+            )
+            assert returned.held.entries
+            running = asyncio.create_task(returned.run())
             agents = fleet.agents.values()
             await until(lambda: not any(agent.held.entries for agent in agents), "empty tables")
             shown, url = True, f"http://127.0.0.1:{controller.metrics_port}/metrics"
@@ -136,6 +148,8 @@ async def test_a_fabric_is_deleted_and_put_again(tmp_path: Path) -> None:
             assert await programmed(controller) > first
             assert any(agent.held.entries for agent in agents)
             assert {agent.held.epoch for agent in agents if agent.held.entries} == {1}
+            await returned.stop()
+            await running
         assert await controller.ends() == 0
         log = controller.log.read_text()
         assert "Traceback" not in log

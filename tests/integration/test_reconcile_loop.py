@@ -105,11 +105,12 @@ async def test_deleted_jobs_leave_no_entries(house: House) -> None:
 
 
 async def test_a_deleted_fabric_leaves_no_entries_and_is_put_again(house: House) -> None:
-    """Connected switches lose all entries; those that are away keep theirs until it is put again.
+    """Switches lose all entries, also one that was away meanwhile.
 
-    All this is in one epoch: no agent refuses the pushes of the new fabric as older than what the
-    deleted one had sent, although that had reached a higher generation, and none takes the leader
-    for another one. Nothing counts as a failure.
+    One that has accepted a newer plan keeps them, because the store must have lost that. All this
+    is in one epoch: no agent refuses the pushes of the new fabric as older than what the deleted
+    one had sent, although that had reached a higher generation, and none takes the leader for
+    another one. Nothing counts as a failure.
     """
     switches = house.gateway.switches
     async with house.running():
@@ -118,16 +119,22 @@ async def test_a_deleted_fabric_leaves_no_entries_and_is_put_again(house: House)
         await house.until(lambda: _newer(house, 1), "a second plan")
         await house.settled()
         before = await house.committed()
-        away = next(name for name in before.switches() if switches[name].table.entries)
-        house.gateway.disconnect(away)
-        kept = dict(switches[away].table.entries)
+        newer, away = [name for name in before.switches() if switches[name].table.entries][:2]
+        house.gateway.disconnect(newer, away)
+        table = switches[newer].table
+        kept, fence = dict(table.entries), table.fence
+        table.fence = (fence[0], 1000)
         for name in ("j1", "j2"):
             await house.store.delete_job("f1", name)
         await house.store.delete_fabric("f1")
-        others = [switch for name, switch in switches.items() if name != away]
+        others = [switch for name, switch in switches.items() if name not in (newer, away)]
         await house.until(lambda: not any(one.table.entries for one in others), "empty tables")
-        assert switches[away].table.entries == kept
-        house.gateway.connect(away)
+        assert switches[away].table.entries
+        house.gateway.connect(newer, away)
+        await house.until(lambda: not switches[away].table.entries, "an empty table")
+        assert table.entries == kept
+        table.fence = fence
+        house.gateway.connect(newer)
         await furnish(house, J1)
         after = await house.committed()
         assert after.generation > before.generation
@@ -137,6 +144,21 @@ async def test_a_deleted_fabric_leaves_no_entries_and_is_put_again(house: House)
         assert house.reconciler is not None
         assert house.reconciler.epoch == before.program.epoch
         assert house.figures.counts[Metric.RECONCILE_FAILURES] == 0
+
+
+async def test_the_next_controller_withdraws_the_entries_of_a_deleted_fabric(house: House) -> None:
+    """Agents that come back after a deletion and a restart of the controller lose their entries."""
+    switches = house.gateway.switches
+    async with house.running():
+        await furnish(house, J1)
+        away = [one for one, switch in switches.items() if switch.table.entries]
+        house.gateway.disconnect(*away)
+        await house.store.delete_job("f1", "j1")
+        await house.store.delete_fabric("f1")
+    async with house.running(connected=False):
+        await house.until(lambda: house.gateway.followed, "a leader")
+        house.gateway.connect(*away)
+        await house.until(lambda: _is_empty(house), "empty tables")
 
 
 async def test_fabrics_that_come_and_go_fast(house: House) -> None:

@@ -14,8 +14,10 @@ from heddle.v1 import agent_pb2 as pb
 from heddle.v1 import common_pb2, fabric_pb2
 from heddle_agent.fib import Link
 from heddle_agent.session.decode import decode_push
+from heddle_controller.model.fabric import no_fabric
 from heddle_controller.model.program import no_entries
 from heddle_controller.reconcile.ports import Push, PushMode, PushStatus
+from heddle_controller.serve.agents import introductions
 from heddle_controller.serve.codec import times
 from heddle_controller.state.errors import SessionLost
 from heddle_controller.state.records import FabricRecord
@@ -207,6 +209,54 @@ async def test_a_stranger_is_told_the_cure(
         assert error.code().name == code
         assert cure in str(error.details())
         assert not s.gateway.sessions("f1")
+
+
+@pytest.mark.parametrize(
+    ("holds", "newest", "why"),
+    [
+        (b"", 1, "it has no entries"),
+        (b"d", 0, "it has followed nobody as a switch of this fabric: its name may be wrong"),
+        (b"d", 3, "it has a newer plan: the store lost that, or this is another controller"),
+        (b"d", 1, ""),
+    ],
+)
+async def test_only_entries_of_a_deleted_fabric_are_withdrawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, holds: bytes, newest: int, why: str
+) -> None:
+    """Sessions of a deleted fabric end. The leader accepts another one only to withdraw entries."""
+    monkeypatch.setattr(introductions, "_LOOK_SECONDS", 0.01)
+    async with serving(tmp_path) as s:
+        await s.put_fabric()
+        await s.commit_plan()
+        async with connected(s) as agent:
+            await s.store.delete_fabric("f1")  # generation 2
+            assert (await refusal(_heard_out(agent))).code().name == "NOT_FOUND"
+        again = Agent(s)
+        await again.say(introduction(table_digest=holds, highest_generation=newest))
+        if why:
+            assert (await refusal(again.hear())).code().name == "NOT_FOUND"
+            return
+        assert (await again.hear()).HasField("session_accepted")
+        session, none = s.gateway.sessions("f1")["l0"], no_entries()
+        push = Push(PushMode.FULL_SYNC, 1, 2, no_fabric(), none, none, True, True)
+        waiting = asyncio.ensure_future(s.gateway.push(session, push))
+        sent = (await again.hear()).push
+        assert sent.sweep_stale
+        assert not decode_push(sent).operations.matches
+        await again.say(pb.AgentMessage(link_state=pb.LinkStateReport(full=True)))
+        await again.answer(sent, pb.PUSH_STAGE_FIB)
+        assert (await refusal(again.hear())).code().name == "NOT_FOUND"
+        assert (await waiting).status is PushStatus.APPLIED
+        s.gateway.guard.heard(2)  # another controller leads
+        await until(lambda: not s.gateway.sessions("f1"))
+        later = Agent(s)
+        await later.say(introduction(table_digest=holds, highest_generation=newest))
+        assert (await refusal(later.hear())).code().name == "NOT_FOUND"
+
+
+async def _heard_out(agent: Agent) -> None:
+    while True:
+        await agent.hear()
 
 
 UP, DOWN, DRAINED = common_pb2.STATE_UP, common_pb2.STATE_DOWN, common_pb2.STATE_DRAINED

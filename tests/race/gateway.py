@@ -54,7 +54,7 @@ class RaceGateway(Sessions):
     def connect(self, name: str) -> None:
         """Begin a session of a switch, with what the switch holds now."""
         held, forwarding = self._agents[name].held, self._agents[name].forwarding
-        self.begin(name, held.epoch, TableState(held.generation, forwarding.digest()))
+        self.begin(name, forwarding.table.fence, TableState(held.generation, forwarding.digest()))
 
     async def push(self, session: AgentSession, push: Push) -> PushReport:
         """Implement ``AgentGateway.push``."""

@@ -38,8 +38,15 @@ class Sessions:
         self._lost: dict[int, asyncio.Event] = {}
         self._listeners: set[asyncio.Queue[SessionEvent]] = set()
 
-    def begin(self, switch: str, epoch: int, held: TableState, table_size: int = 0) -> None:
-        """Begin a session in place of an older one, with the highest epoch and the held table."""
+    @property
+    def followed(self) -> bool:
+        """Whether somebody follows events."""
+        return bool(self._listeners)
+
+    def begin(
+        self, switch: str, fence: tuple[int, int], held: TableState, table_size: int = 0
+    ) -> None:
+        """Begin a session in place of an older one, with the agent's fence and the held table."""
         if switch in self._aside:
             return
         if switch in self._sessions:
@@ -52,9 +59,10 @@ class Sessions:
             software_version="0",
             capabilities=frozenset(),
             table_size=table_size,
-            highest_epoch=epoch,
+            highest_epoch=fence[0],
             generation=held.generation,
             table_digest=held.digest,
+            highest_generation=fence[1],
         )
         self._sessions[switch] = session
         self._lost[session.id] = asyncio.Event()
@@ -140,7 +148,7 @@ class MemoryGateway(Sessions):
         for name in names:
             table = self.switches[name].table
             held = TableState(table.whole, table.digest())
-            self.begin(name, table.fence[0], held, table.size)
+            self.begin(name, table.fence, held, table.size)
 
     async def push(self, session: AgentSession, push: Push) -> PushReport:
         """Implement ``AgentGateway.push``."""

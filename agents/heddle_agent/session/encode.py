@@ -53,6 +53,7 @@ def parameters(identity: Identity, forwarding: Forwarding) -> pb.AgentMessage:
             table_digest=forwarding.digest(),
             peer_address=identity.peer_address,
             overlay_withdrawn=forwarding.fib.withdrawn,
+            highest_generation=forwarding.table.fence.generation,
         )
     )
 

@@ -291,8 +291,8 @@ def list_fabrics(client: Terms) -> None:
 def delete_fabric(client: Terms, name: str) -> None:
     """Delete the fabric NAME with all its plans.
 
-    It is refused while the fabric has jobs, demand sets or reservations. Agents that are connected
-    remove their entries. The audit trail stays.
+    It is refused while the fabric has jobs, demand sets or reservations. Agents remove their
+    entries, those that are away when they come back. The audit trail stays.
     """
     client.api.delete_fabric(names.check_id(name, "NAME"))
     if client.json:

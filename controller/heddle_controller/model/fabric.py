@@ -453,6 +453,14 @@ class Fabric:
         return np.flatnonzero(np.isin(self.structure.nodes.kind, kinds))
 
 
+def no_fabric() -> Fabric:
+    """Return a fabric without nodes and links."""
+    none = np.zeros(0, dtype=np.int64)
+    nodes = Nodes((), none, none, none, none, none, (), none, none, none)
+    links = Links(none, none, (), np.zeros(0))
+    return Fabric(Structure("", nodes, links, (), ()), none, none)
+
+
 _Column = TypeVar("_Column", Ints, Bools)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import structlog
 
@@ -113,13 +113,23 @@ class Reconciler:
 
     async def _follow_changes(self, epoch: int, tasks: asyncio.TaskGroup) -> None:
         workers: dict[str, Worker] = {}
-        tasks.create_task(self._follow_agents(workers))
-        async for fabric in self._world.store.changes():
+
+        def begin(fabric: str) -> None:
             if fabric not in workers:
-                followers: set[str] = set()
+                followers: dict[str, int] = {}
                 workers[fabric] = Worker(fabric, epoch, self._world, followers)
                 tasks.create_task(self._tend(fabric, epoch, workers, followers))
+
+        tasks.create_task(self._follow_agents(workers))
+        tasks.create_task(self._follow_sessions(begin))
+        async for fabric in self._world.store.changes():
+            begin(fabric)
             workers[fabric].wake()
+
+    async def _follow_sessions(self, begin: Callable[[str], None]) -> None:
+        """Begin a worker also for a fabric that was deleted, if a switch still holds entries."""
+        async for event in self._world.gateway.events():
+            begin(event.session.fabric)
 
     async def _follow_agents(self, workers: Mapping[str, Worker]) -> None:
         async for fabric in self._world.observations.changes():
@@ -127,7 +137,7 @@ class Reconciler:
                 workers[fabric].wake()
 
     async def _tend(
-        self, fabric: str, epoch: int, workers: dict[str, Worker], followers: set[str]
+        self, fabric: str, epoch: int, workers: dict[str, Worker], followers: dict[str, int]
     ) -> None:
         """Run a fabric's worker, and replace it when it fails. Other fabrics are not affected.
 

@@ -104,8 +104,10 @@ class BetterPlan:
 class Worker:
     """Keeps one fabric's plan in line with its intent, and its switches with the plan."""
 
-    def __init__(self, fabric: str, epoch: int, world: Dependencies, followers: set[str]) -> None:
-        """``followers`` are the fabric's switches that were sent a push in this epoch."""
+    def __init__(
+        self, fabric: str, epoch: int, world: Dependencies, followers: dict[str, int]
+    ) -> None:
+        """``followers``: as for ``Rollout``."""
         self._fabric = fabric
         self._epoch = epoch
         self._world = world
@@ -162,26 +164,29 @@ class Worker:
         Raises:
             Superseded: an agent has followed another leader, of this epoch or a newer one.
             StaleEpoch: the store has seen a newer epoch.
-            FabricDeleted: connected agents are told to remove all entries. If a store loses a
-                fabric, they keep them.
+            FabricDeleted: the fabric was deleted while it was planned.
         """
-        await self._until_put()
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._rollout.run())
+                await self._until_put()
                 await self._work()  # not a task: see end_if_asked
-        except* FabricDeleted:
-            self._rollout.withdraw()
-            raise
         finally:
             if self._comparison is not None:
                 self._comparison.cancel()
 
     async def _until_put(self) -> None:
+        """Wait until there is such a fabric; have switches remove what they hold of a deleted one.
+
+        If a store lost a fabric, they keep it.
+        """
         while True:
             self._wake.clear()
             try:
                 await self._world.store.versions(self._fabric)
+            except FabricDeleted as gone:
+                self._rollout.withdraw(gone.generation)
+                await self._wake.wait()
             except NotFound:
                 await self._wake.wait()
             else:

@@ -80,6 +80,14 @@ def not_found(reason: str, message: str, **metadata: str) -> Refusal:
     return Refusal(grpc.StatusCode.NOT_FOUND, reason, message, metadata)
 
 
+def no_fabric_for(switch: str, fabric: str) -> Refusal:
+    """Return a refusal: the fabric that an agent's session is for does not exist."""
+    message = (
+        f"fabrics/{fabric} does not exist; put it first: heddle fabric import FILE --name {fabric}"
+    )
+    return not_found("UNKNOWN_FABRIC", message, fabric=fabric, switch=switch)
+
+
 def aborted(reason: str, message: str, **metadata: str) -> Refusal:
     """Return a refusal: the call lost a race; the client should read again and repeat it."""
     return Refusal(grpc.StatusCode.ABORTED, reason, message, metadata)

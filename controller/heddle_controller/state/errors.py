@@ -34,13 +34,27 @@ class NotFound(PortError):
 
 
 class FabricDeleted(NotFound):
-    """There is no such fabric, because somebody has deleted it."""
+    """There is no such fabric, because somebody has deleted it.
+
+    ``generation`` is the one that the deletion took: all plans of the fabric have lower ones.
+    """
+
+    generation = 0
 
 
-def unknown_fabric(fabric: str, *, deleted: bool = False) -> NotFound:
+def unknown_fabric(fabric: str) -> NotFound:
     """Return the error that there is no such fabric."""
-    cure = "name one of 'heddle fabric list', or put it by 'heddle fabric import'"
-    return (FabricDeleted if deleted else NotFound)(f"fabrics/{fabric}", cure)
+    return NotFound(f"fabrics/{fabric}", _PUT_IT)
+
+
+def deleted_fabric(fabric: str, generation: int) -> FabricDeleted:
+    """Return the error that there is no such fabric any more."""
+    error = FabricDeleted(f"fabrics/{fabric}", _PUT_IT)
+    error.generation = generation
+    return error
+
+
+_PUT_IT = "name one of 'heddle fabric list', or put it by 'heddle fabric import'"
 
 
 class AlreadyExists(PortError):

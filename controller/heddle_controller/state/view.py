@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from heddle_controller.state.audit import AuditEntry
 from heddle_controller.state.codec.container import DamagedError
-from heddle_controller.state.errors import unknown_fabric
+from heddle_controller.state.errors import deleted_fabric, unknown_fabric
 from heddle_controller.state.records import Request, Versions
 
 INTENT, FACTS, NEITHER = "i", "f", "n"
@@ -268,5 +268,8 @@ class View:
 
 def check_known(view: View) -> None:
     """Raise ``NotFound`` if the fabric does not exist, ``FabricDeleted`` if it was deleted."""
-    if not view.known:
-        raise unknown_fabric(view.name, deleted=view.raw(REVISION) is not None)
+    if view.known:
+        return
+    if view.raw(REVISION) is None:
+        raise unknown_fabric(view.name)
+    raise deleted_fabric(view.name, view.number(GENERATION))

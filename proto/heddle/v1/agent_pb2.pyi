@@ -290,6 +290,7 @@ class SessionParameters(_message.Message):
     TABLE_DIGEST_FIELD_NUMBER: _builtins.int
     PEER_ADDRESS_FIELD_NUMBER: _builtins.int
     OVERLAY_WITHDRAWN_FIELD_NUMBER: _builtins.int
+    HIGHEST_GENERATION_FIELD_NUMBER: _builtins.int
     fabric: _builtins.str
     """Name of the fabric, such as "fabrics/f1"."""
     switch: _builtins.str
@@ -318,6 +319,8 @@ class SessionParameters(_message.Message):
     """
     overlay_withdrawn: _builtins.bool
     """Whether the switch does not follow its entries now; see OverlayOrder."""
+    highest_generation: _builtins.int
+    """Generation of the newest push that the agent has accepted, for this fabric; 0 for none."""
     @_builtins.property
     def capabilities(self) -> _containers.RepeatedScalarFieldContainer[Global___Capability.ValueType]:
         """What the FIB backend can do; at most 64 values."""
@@ -336,10 +339,11 @@ class SessionParameters(_message.Message):
         table_digest: _builtins.bytes = ...,
         peer_address: _builtins.str = ...,
         overlay_withdrawn: _builtins.bool = ...,
+        highest_generation: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["capabilities", b"capabilities", "fabric", b"fabric", "generation", b"generation", "highest_epoch", b"highest_epoch", "instance_id", b"instance_id", "overlay_withdrawn", b"overlay_withdrawn", "peer_address", b"peer_address", "software_version", b"software_version", "switch", b"switch", "table_digest", b"table_digest", "table_size", b"table_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["capabilities", b"capabilities", "fabric", b"fabric", "generation", b"generation", "highest_epoch", b"highest_epoch", "highest_generation", b"highest_generation", "instance_id", b"instance_id", "overlay_withdrawn", b"overlay_withdrawn", "peer_address", b"peer_address", "software_version", b"software_version", "switch", b"switch", "table_digest", b"table_digest", "table_size", b"table_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

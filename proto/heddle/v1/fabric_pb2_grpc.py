@@ -96,11 +96,10 @@ class FabricServiceServicer:
 
     def DeleteFabric(self, request, context):
         """Deletes a fabric with its states, its overlay and all its plans. The audit trail keeps its
-        records. Agents that have a session with the leader are told to remove all their entries;
-        others keep theirs. If a fabric of this name is put again, generations and versions go on from
-        where they were. NOT_FOUND: it does not exist. ABORTED: an etag is given, and it is not that
-        of the fabric. FAILED_PRECONDITION: it still has jobs, demand sets or reservations; the
-        message names them.
+        records. Agents are told to remove all their entries, those that are away when they come back.
+        If a fabric of this name is put again, generations and versions go on from where they were.
+        NOT_FOUND: it does not exist. ABORTED: an etag is given, and it is not that of the fabric.
+        FAILED_PRECONDITION: it still has jobs, demand sets or reservations; the message names them.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

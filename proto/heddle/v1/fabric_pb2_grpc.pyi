@@ -44,11 +44,10 @@ class FabricServiceStub:
     """
     DeleteFabric: _grpc.UnaryUnaryMultiCallable[_fabric_pb2.DeleteFabricRequest, _fabric_pb2.DeleteFabricResponse]
     """Deletes a fabric with its states, its overlay and all its plans. The audit trail keeps its
-    records. Agents that have a session with the leader are told to remove all their entries;
-    others keep theirs. If a fabric of this name is put again, generations and versions go on from
-    where they were. NOT_FOUND: it does not exist. ABORTED: an etag is given, and it is not that
-    of the fabric. FAILED_PRECONDITION: it still has jobs, demand sets or reservations; the
-    message names them.
+    records. Agents are told to remove all their entries, those that are away when they come back.
+    If a fabric of this name is put again, generations and versions go on from where they were.
+    NOT_FOUND: it does not exist. ABORTED: an etag is given, and it is not that of the fabric.
+    FAILED_PRECONDITION: it still has jobs, demand sets or reservations; the message names them.
     """
     GetFabric: _grpc.UnaryUnaryMultiCallable[_fabric_pb2.GetFabricRequest, _fabric_pb2.Fabric]
     """Gets a fabric with all its nodes and links. NOT_FOUND: it does not exist."""
@@ -93,11 +92,10 @@ class FabricServiceAsyncStub(FabricServiceStub):
     """
     DeleteFabric: _aio.UnaryUnaryMultiCallable[_fabric_pb2.DeleteFabricRequest, _fabric_pb2.DeleteFabricResponse]  # type: ignore[assignment]
     """Deletes a fabric with its states, its overlay and all its plans. The audit trail keeps its
-    records. Agents that have a session with the leader are told to remove all their entries;
-    others keep theirs. If a fabric of this name is put again, generations and versions go on from
-    where they were. NOT_FOUND: it does not exist. ABORTED: an etag is given, and it is not that
-    of the fabric. FAILED_PRECONDITION: it still has jobs, demand sets or reservations; the
-    message names them.
+    records. Agents are told to remove all their entries, those that are away when they come back.
+    If a fabric of this name is put again, generations and versions go on from where they were.
+    NOT_FOUND: it does not exist. ABORTED: an etag is given, and it is not that of the fabric.
+    FAILED_PRECONDITION: it still has jobs, demand sets or reservations; the message names them.
     """
     GetFabric: _aio.UnaryUnaryMultiCallable[_fabric_pb2.GetFabricRequest, _fabric_pb2.Fabric]  # type: ignore[assignment]
     """Gets a fabric with all its nodes and links. NOT_FOUND: it does not exist."""
@@ -151,11 +149,10 @@ class FabricServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_fabric_pb2.DeleteFabricResponse, _abc.Awaitable[_fabric_pb2.DeleteFabricResponse]]:
         """Deletes a fabric with its states, its overlay and all its plans. The audit trail keeps its
-        records. Agents that have a session with the leader are told to remove all their entries;
-        others keep theirs. If a fabric of this name is put again, generations and versions go on from
-        where they were. NOT_FOUND: it does not exist. ABORTED: an etag is given, and it is not that
-        of the fabric. FAILED_PRECONDITION: it still has jobs, demand sets or reservations; the
-        message names them.
+        records. Agents are told to remove all their entries, those that are away when they come back.
+        If a fabric of this name is put again, generations and versions go on from where they were.
+        NOT_FOUND: it does not exist. ABORTED: an etag is given, and it is not that of the fabric.
+        FAILED_PRECONDITION: it still has jobs, demand sets or reservations; the message names them.
         """
 
     @_abc_1.abstractmethod

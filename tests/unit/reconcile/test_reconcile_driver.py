@@ -92,7 +92,7 @@ async def test_answers_that_come_one_by_one_are_looked_at_together(tmp_path: Pat
     rollout = Rollout(
         "f1",
         epoch,
-        set(),
+        {},
         store=store,
         gateway=gateway,
         clock=clock,

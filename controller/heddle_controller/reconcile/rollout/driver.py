@@ -17,7 +17,7 @@ from functools import partial
 
 import structlog
 
-from heddle_controller.model.fabric import Structure
+from heddle_controller.model.fabric import Structure, no_fabric
 from heddle_controller.model.program import no_entries
 from heddle_controller.reconcile.ports import (
     AgentGateway,
@@ -119,7 +119,7 @@ class Rollout:
         self,
         fabric: str,
         epoch: int,
-        followers: set[str],
+        followers: dict[str, int],
         *,
         store: Store,
         gateway: AgentGateway,
@@ -127,7 +127,10 @@ class Rollout:
         metrics: Metrics,
         settings: RolloutSettings,
     ) -> None:
-        """``followers`` are switches that were sent a push in this epoch; more are added here."""
+        """``followers`` are the switches that were sent a push in this epoch.
+
+        Each has the generation of the newest push. More are added here.
+        """
         self._fabric = fabric
         self._epoch = epoch
         self._followers = followers
@@ -146,6 +149,8 @@ class Rollout:
         """When the last evaluation began. It knew of all that had ended by then."""
         self._look_seconds = 0.0
         """How long the last evaluation took."""
+        self._deleted_at = 0
+        """Generation that the deletion of the fabric took; 0 if it is not deleted."""
         self._next: Target | None = None
         self._target: Target | None = None
         self._ledger: Ledger | None = None
@@ -163,28 +168,14 @@ class Rollout:
         self._wake.set()
         self._settled.set()
 
-    def withdraw(self) -> None:
-        """Have connected switches remove all entries, because the fabric was deleted.
+    def withdraw(self, generation: int) -> None:
+        """From now on, have switches remove the entries of the fabric, because it was deleted.
 
-        Nobody waits for their answers. No job needs these entries, and a switch that misses this
-        keeps them, as if it had no controller.
+        The deletion took this generation. A switch is told once in a session. If it fails, its
+        agent comes again (``serve.agents``).
         """
-        target = self._next or self._target
-        if target is None:
-            return
-        none, now = no_entries(), self._clock.monotonic()
-        push = Push(
-            mode=PushMode.FULL_SYNC,
-            epoch=self._epoch,
-            generation=target.committed.generation + 1,  # the deletion took this number
-            fabric=target.committed.plan.fabric,
-            sets=none,
-            deletes=none,
-            sweep_stale=True,
-            completes_generation=True,
-        )
-        for session in self._gateway.sessions(self._fabric).values():
-            self._push(session, None, push, now)
+        self._deleted_at = generation
+        self._wake.set()
 
     async def run(self) -> None:
         """Work until cancelled.
@@ -215,13 +206,38 @@ class Rollout:
             await self._adopt()
             if self._ledger is not None and self._target is not None:
                 await self._round(self._ledger, self._target)
+            elif self._deleted_at:
+                self._withdraw(self._deleted_at)
             await self._wait()
+
+    def _withdraw(self, deletion: int) -> None:
+        none = no_entries()
+        push = Push(
+            mode=PushMode.FULL_SYNC,
+            epoch=self._epoch,
+            generation=deletion,
+            fabric=no_fabric(),
+            sets=none,
+            deletes=none,
+            sweep_stale=True,
+            completes_generation=True,
+        )
+        for session in self._gateway.sessions(self._fabric).values():
+            if session.pushed:
+                due = 0 < self._followers.get(session.switch, 0) < deletion
+            else:
+                due = session.holds_entries_before(deletion)
+            if due and session.highest_epoch <= self._epoch:
+                self._followers[session.switch] = deletion
+                answer = asyncio.ensure_future(self._gateway.push(session, push))
+                answer.add_done_callback(_retrieve)  # nobody waits for it
 
     async def _adopt(self) -> None:
         """Make the next target the current one, if there is one."""
         target, self._next = self._next, None
         if target is None:
             return
+        self._deleted_at = 0
         committed, ledger = target.committed, self._ledger
         if ledger is None:
             before = await self._before(committed)
@@ -369,15 +385,14 @@ class Rollout:
                 return
 
     def _push(self, session: AgentSession, step: Step | None, push: Push, now: float) -> None:
-        self._followers.add(session.switch)
+        self._followers[session.switch] = push.generation
         self._under_way += 1
         task = asyncio.ensure_future(self._gateway.push(session, push))
         task.add_done_callback(self._answered)
         self._presence.sent[session.switch] = PendingPush(session, step, push, now, task)
 
     def _answered(self, task: asyncio.Task[PushReport]) -> None:
-        if not task.cancelled():
-            task.exception()  # retrieved here, as nobody may look at it once the epoch is over
+        _retrieve(task)  # nobody may look at it once the epoch is over
         self._under_way -= 1
         if not self._under_way:
             self._settled.set()
@@ -454,6 +469,12 @@ class Rollout:
         # Patience that has ended since the last evaluation calls for another one at once.
         patience = self._presence.next_end(self._ledger.fabric.structure, self._looked)
         return (patience, self._retry_at)
+
+
+def _retrieve(task: asyncio.Future[PushReport]) -> None:
+    """Mark the error of a push as retrieved."""
+    if not task.cancelled():
+        task.exception()
 
 
 def _turned(

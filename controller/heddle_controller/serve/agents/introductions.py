@@ -32,7 +32,8 @@ from heddle_controller.model.errors import refuse
 from heddle_controller.model.fabric import NodeKind, Structure
 from heddle_controller.reconcile.ports import Capability
 from heddle_controller.serve.agents.stream import AgentStream
-from heddle_controller.state.errors import NotFound, PortError
+from heddle_controller.serve.errors import no_fabric_for
+from heddle_controller.state.errors import FabricDeleted, NotFound, PortError
 from heddle_controller.store.store import Store
 
 log = structlog.stdlib.get_logger(__name__)
@@ -151,13 +152,21 @@ class Introductions:
             del agents.streams[stream.about.switch]
 
     async def run(self) -> None:
-        """Tell agents again when their fabric or its signing key changes, until cancelled."""
+        """Tell agents again when their fabric or its signing key changes, until cancelled.
+
+        Sessions of a fabric that was deleted end. If the switch still has entries, its agent gets
+        another session, to remove them.
+        """
         known: dict[str, bytes] = {}
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
             for fabric, agents in list(self._fabrics.items()):
                 try:
                     structure = (await self._store.get_fabric(fabric)).fabric.structure
+                except FabricDeleted:
+                    for stream in agents.streams.values():
+                        stream.end(no_fabric_for(stream.about.switch, fabric))
+                    continue
                 except NotFound:
                     continue
                 except PortError as error:

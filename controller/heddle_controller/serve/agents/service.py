@@ -40,13 +40,22 @@ from heddle_controller.serve.agents.overlays import OverlayBook
 from heddle_controller.serve.agents.stream import AgentStream
 from heddle_controller.serve.bucket import TokenBucket
 from heddle_controller.serve.codec import agent as codec
-from heddle_controller.serve.errors import Refusal, denied, failed_precondition, not_found
+from heddle_controller.serve.errors import (
+    Refusal,
+    denied,
+    failed_precondition,
+    no_fabric_for,
+    not_found,
+)
 from heddle_controller.serve.security.caller import current_caller
-from heddle_controller.state.errors import NotFound
+from heddle_controller.state.errors import FabricDeleted, NotFound
 from heddle_controller.state.records import FabricRecord
 from heddle_controller.store.store import Store
 
 log = structlog.stdlib.get_logger(__name__)
+
+_WITHDRAWAL = 10.0
+"""Seconds until an agent with entries of a deleted fabric has to come again."""
 
 _Context = aio.ServicerContext[Any, Any]
 Messages = AsyncIterator[pb.AgentMessage]
@@ -104,8 +113,11 @@ class AgentService(AgentServiceServicer):
         first, record = await self._introduction(request_iterator)
         about = codec.session_from_pb(first, self._gateway.next_id())
         about = replace(about, certificate=current_caller().certificate)
-        means = Means(about, record.fabric.structure, self._store)
         structlog.contextvars.bind_contextvars(fabric=about.fabric, switch=about.switch)
+        if record is None:
+            await self._withdraw(about, request_iterator, context)
+            return
+        means = Means(about, record.fabric.structure, self._store)
         session = self._gateway.open(about)
         self._observations.joined(about)
         log.info("agent connected", version=about.software_version)
@@ -129,8 +141,33 @@ class AgentService(AgentServiceServicer):
                 self._observations.left(session.about)
             log.info("agent disconnected")
 
-    async def _introduction(self, messages: Messages) -> tuple[pb.SessionParameters, FabricRecord]:
+    async def _withdraw(self, about: AgentSession, messages: Messages, context: _Context) -> None:
+        """Have the leader tell a switch to remove the entries of a fabric that was deleted.
+
+        Raises:
+            Refusal: always, once the agent has answered or ``_WITHDRAWAL`` seconds are over.
+        """
+        session = self._gateway.open(about)
+        log.warning("agent has entries of a deleted fabric")
+        reader = asyncio.create_task(self._read(session, None, messages))
+        gone = no_fabric_for(about.switch, about.fabric)
+        ending = asyncio.get_running_loop().call_later(_WITHDRAWAL, session.end, gone)
+        try:
+            await context.write(self._accepted())
+            async with aclosing(session.outgoing()) as outgoing:
+                async for message in outgoing:
+                    await context.write(message)
+        finally:
+            ending.cancel()
+            reader.cancel()
+            self._gateway.close_session(session)
+
+    async def _introduction(
+        self, messages: Messages
+    ) -> tuple[pb.SessionParameters, FabricRecord | None]:
         """Return the agent's first message and its fabric, after all checks of who it is.
+
+        No fabric if it was deleted, its switch still has entries of it, and this controller leads.
 
         Raises:
             InputError: the message is malformed or no introduction.
@@ -159,14 +196,15 @@ class AgentService(AgentServiceServicer):
         self._gateway.admit(about.fabric, about.switch)
         return first.session_parameters, record
 
-    async def _check_switch(self, about: AgentSession) -> FabricRecord:
+    async def _check_switch(self, about: AgentSession) -> FabricRecord | None:
         named = {"fabric": about.fabric, "switch": about.switch}
         try:
             record = await self._store.get_fabric(about.fabric)
-        except NotFound:
-            cure = f"put it first: heddle fabric import FILE --name {about.fabric}"
-            message = f"fabrics/{about.fabric} does not exist; {cure}"
-            raise not_found("UNKNOWN_FABRIC", message, **named) from None
+        except NotFound as error:
+            gone = error.generation if isinstance(error, FabricDeleted) else 0
+            if self._gateway.guard.leading and about.holds_entries_before(gone):
+                return None
+            raise no_fabric_for(about.switch, about.fabric) from None
         structure = record.fabric.structure
         row = structure.index.get(about.switch)
         if row is None:
@@ -189,15 +227,22 @@ class AgentService(AgentServiceServicer):
             )
         )
 
-    async def _read(self, session: AgentStream, means: Means, messages: Messages) -> None:
-        """Read the agent's messages until the stream ends, then end the session the same way."""
+    async def _read(self, session: AgentStream, means: Means | None, messages: Messages) -> None:
+        """Read the agent's messages until the stream ends, then end the session the same way.
+
+        No ``means`` if the fabric was deleted. Then only answers to pushes count.
+        """
         pace = TokenBucket(BURST, SHARE, time.monotonic())
         try:
             async for message in messages:
                 began = time.thread_time()
-                if message.WhichOneof("message") == "link_state":
+                kind = message.WhichOneof("message")
+                if kind == "link_state" and means is not None:
                     message.link_state.CopyFrom(await means.links(message.link_state))
-                self._take(session, means, message)
+                if means is not None:
+                    self._take(session, means, message)
+                elif kind == "push_result":
+                    self._withdrawn(session, message.push_result)
                 del message  # free its memory while the stream waits
                 spent = time.thread_time() - began + EACH
                 if (rest := pace.spend(spent, time.monotonic())) > 0:
@@ -208,6 +253,11 @@ class AgentService(AgentServiceServicer):
             session.end(self._fault(session.about, error))
         else:
             session.end()
+
+    def _withdrawn(self, session: AgentStream, result: pb.PushResult) -> None:
+        session.answered(result, time.time())
+        if not session.pending_count:
+            session.end(no_fabric_for(session.about.switch, session.about.fabric))
 
     def _fault(self, about: AgentSession, error: Exception) -> Exception:
         """Return the error that ends a session after an error of its reader.

@@ -213,7 +213,7 @@ def session_from_pb(parameters: pb.SessionParameters, session_id: int) -> AgentS
         if not 0 < len(getattr(parameters, name)) <= MAX_TEXT:
             reason = f"give 1 to {MAX_TEXT} characters"
             raise refuse(SOURCE, f"session_parameters.{name}", reason)
-    for name in ("highest_epoch", "generation"):
+    for name in ("highest_epoch", "generation", "highest_generation"):
         check_number(getattr(parameters, name), f"session_parameters.{name}")
     if len(parameters.capabilities) > MAX_CAPABILITIES or len(parameters.table_digest) > MAX_DIGEST:
         reason = f"give {MAX_CAPABILITIES} capabilities and a digest of {MAX_DIGEST} bytes at most"
@@ -231,6 +231,7 @@ def session_from_pb(parameters: pb.SessionParameters, session_id: int) -> AgentS
         generation=parameters.generation,
         table_digest=parameters.table_digest,
         peer_address=_udp_address(parameters.peer_address),
+        highest_generation=parameters.highest_generation,
     )
 
 

@@ -155,12 +155,17 @@ async def test_a_fault_of_ours_is_told_by_its_incident_alone(
 
 
 async def test_the_doctor_finds_a_store_that_takes_no_writes(tmp_path: Path) -> None:
-    """After a write that found the disk full, the doctor names the store and the reason."""
+    """After a write that found the disk full, the doctor names the store and the reason.
+
+    As no controller plans here, it also says that there is no plan.
+    """
     async with serving(tmp_path) as s:
         await s.put_fabric()
         asked = doctor_pb2.ExamineInstallationRequest(fabric="fabrics/f1")
         before = await s.doctor.ExamineInstallation(asked)
         assert not [one for one in before.findings if one.about == "store"]
+        (unplanned,) = [one.text for one in before.findings if one.about == "plan"]
+        assert "have no plan yet" in unplanned
         database: Any = s.store.applier
         connection = database._database._connection
         pages = connection.execute("PRAGMA page_count").fetchone()[0]

@@ -53,6 +53,8 @@ class Installation:
     record: FabricRecord
     jobs: tuple[JobRecord, ...]
     committed: Committed | None
+    intent_version: int
+    """Version of what was wanted before ``committed`` was read."""
     seen: SeenLinks
     unwell: Mapping[LinkEnds, Condition]
     sessions: Mapping[str, AgentSession]
@@ -188,6 +190,10 @@ def _plan(now: Installation) -> Iterator[pb.Finding]:
     if degraded:
         text = f"{counted(len(degraded), 'job is', 'jobs are')} degraded: {some_of(degraded)}."
         yield found(pb.SEVERITY_ERROR, "jobs", text, f"Run: heddle doctor job {degraded[0]}")
+    if now.committed is None or now.committed.answered_version < now.intent_version:
+        text = "The newest changes, such as jobs and drains, have no plan yet."
+        cure = "Wait a moment; if it stays so, see the log of the controller that leads"
+        yield found(pb.SEVERITY_WARNING, "plan", text, cure)
     if now.committed is None:
         return
     yield from _unannounced(now.committed.plan)
@@ -274,10 +280,12 @@ class DoctorService(DoctorServiceServicer):
         """Examine an installation as this controller sees it; the rules run in a thread."""
         fabric = names.fabric_name.fabric(request.fabric, "fabric")
         record = await self._store.get_fabric(fabric)
+        wanted = await self._store.versions(fabric)
         now = Installation(
             record=record,
             jobs=tuple(await self._store.list_jobs(fabric)),
             committed=await self._store.committed(fabric),
+            intent_version=wanted.intent,
             seen=self._observations.of(fabric).seen(record.fabric),
             unwell=dict(self._unwell(fabric)),
             sessions=dict(self._gateway.sessions(fabric)),

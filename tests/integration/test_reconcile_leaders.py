@@ -113,12 +113,29 @@ async def test_the_second_waits_and_takes_over(house: House) -> None:
 
 
 async def test_who_leads_no_more_shows_no_switch_as_behind(house: House) -> None:
-    """A leader shows how many switches lack its plan; later it does not know, and shows none."""
+    """A leader shows how many switches lack its plan; later it does not know, and shows none.
+
+    One that holds only entries of a deleted job lacks the plan, too.
+    """
     house.settings = IMPATIENT
     async with house.running():
         house.gateway.disconnect("l0.0")
         await house.store.put_fabric("f1", house.fabric)
         await house.store.submit_job("f1", J1)
+        await house.until(
+            lambda: house.figures.values[Metric.PENDING_SWITCHES] == [1], "one to be behind"
+        )
+        house.gateway.connect("l0.0")
+        await house.settled()
+        hung = next(one for one, at in house.gateway.switches.items() if at.table.entries)
+        house.gateway.switches[hung].answers.clear()
+        await house.store.delete_job("f1", "j1")
+        await house.until(
+            lambda: (
+                [one for one, at in house.gateway.switches.items() if at.table.entries] == [hung]
+            ),
+            "the others to be empty",
+        )
         await house.until(
             lambda: house.figures.values[Metric.PENDING_SWITCHES] == [1], "one to be behind"
         )

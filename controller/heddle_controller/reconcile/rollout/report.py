@@ -75,7 +75,9 @@ class Evaluation:
     doubtful: Sequence[AgentSession]
     """Sessions to ask for every entry."""
     behind: int
-    """Number of switches with wanted entries that have not acknowledged the whole plan."""
+    """Number of switches with entries, wanted or not, that have not acknowledged the whole plan.
+
+    One without any link left forwards nothing, so entries that it still holds do not count."""
 
 
 def is_quick(ledger: Ledger, heard: Inbox) -> bool:
@@ -128,9 +130,11 @@ def evaluate(
     due = agenda(ledger, switches.stuck)
     steps = steps_of(ledger, due, switches)
     why = why_stuck() if len(due.blocked) else {}
-    wanted = np.zeros(ledger.fabric.node_count, dtype=np.bool_)
-    wanted[ledger.target.switch] = True
-    behind = np.count_nonzero(ledger.knowledge.generation[wanted] != ledger.generation)
+    concerned = np.zeros(ledger.fabric.node_count, dtype=np.bool_)
+    concerned[ledger.old.switch[ledger.present]] = True
+    concerned &= ledger.fabric.connected
+    concerned[ledger.target.switch] = True
+    behind = np.count_nonzero(ledger.knowledge.generation[concerned] != ledger.generation)
     return Evaluation(
         ledger=ledger,
         failing=failing,

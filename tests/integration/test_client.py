@@ -268,6 +268,28 @@ async def test_a_request_id_of_full_length_serves_a_replacement(tmp_path: Path) 
             assert again.etag == first.etag
 
 
+async def test_a_job_that_is_deleted_while_it_is_replaced_is_submitted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever replaces a job never hears that there is none."""
+    async with serving(tmp_path) as s:
+        await s.put_fabric(FABRIC, "pod")
+        update, updates = s.store.update_job, []
+
+        async def late(*given: Any, **more: Any) -> Any:
+            updates.append(given)
+            await s.store.delete_job("pod", "j")
+            return await update(*given, **more)
+
+        monkeypatch.setattr(s.store, "update_job", late)
+        async with AsyncClient(f"127.0.0.1:{s.api.port}") as client:
+            await client.submit_job("j", spec("l0-h0"))
+            replaced = await client.submit_job("j", spec("l1-h0"), replace=True)
+            assert len(updates) == 1
+            assert [*replaced.spec.hosts] == ["l1-h0"]
+            assert await client.list_jobs() == [replaced]
+
+
 async def test_a_fabric_is_deleted(tmp_path: Path) -> None:
     """Both clients delete a fabric by its name; one with jobs is refused, and these are named."""
     async with serving(tmp_path) as s:

@@ -104,27 +104,32 @@ class Operations:
                 program. Without one, only the attempts within this call share an id.
         """
         parent = await self.fabric()
-        try:
-            return await self._jobs.SubmitJob(
-                placement_pb2.SubmitJobRequest(
-                    parent=parent,
-                    job_id=job,
-                    spec=spec,
-                    request_id=request_id,
-                    reservation=reservation,
+        while True:
+            try:
+                return await self._jobs.SubmitJob(
+                    placement_pb2.SubmitJobRequest(
+                        parent=parent,
+                        job_id=job,
+                        spec=spec,
+                        request_id=request_id,
+                        reservation=reservation,
+                    )
                 )
-            )
-        except HeddleError as error:
-            if not replace or error.code is not grpc.StatusCode.ALREADY_EXISTS:
-                raise
-        return await self._jobs.UpdateJob(
-            placement_pb2.UpdateJobRequest(
-                name=f"{parent}/jobs/{job}",
-                spec=spec,
-                request_id=request_id and uuid5(NAMESPACE_OID, request_id).hex,
-                reservation=reservation,
-            )
-        )
+            except HeddleError as error:
+                if not replace or error.code is not grpc.StatusCode.ALREADY_EXISTS:
+                    raise
+            try:
+                return await self._jobs.UpdateJob(
+                    placement_pb2.UpdateJobRequest(
+                        name=f"{parent}/jobs/{job}",
+                        spec=spec,
+                        request_id=request_id and uuid5(NAMESPACE_OID, request_id).hex,
+                        reservation=reservation,
+                    )
+                )
+            except HeddleError as gone:  # somebody has just deleted the job
+                if gone.code is not grpc.StatusCode.NOT_FOUND:
+                    raise
 
     async def replace_hosts(
         self, job: str, hosts: Mapping[str, str], *, reservation: str = ""

@@ -103,12 +103,22 @@ async def test_each_plan_tells_what_led_to_it_and_two_are_compared(tmp_path: Pat
 
 
 async def test_a_job_that_is_suspended_and_resumed_is_told_as_such(tmp_path: Path) -> None:
-    """History says "suspended" and "resumed" of a job, and "gone" only of one that is deleted."""
+    """History says "suspended" and "resumed" of a job, and "gone" only of one that is deleted.
+
+    The controller that plans it again need not have led while it was suspended.
+    """
     told = []
     async with controlling(tmp_path) as controller:
         await begun(tmp_path, controller)
         generation = await planned(controller)
-        for word, flows in (("suspend", 8), ("resume", FLOWS), ("delete", 8)):
+        assert (await controller.does("job", "suspend", "blue")).code == 0
+        generation = await planned(controller, generation, 8)
+        newest, *_ = await plans(controller)
+        told += [(cause["kind"], cause["names"]) for cause in newest["causes"]]
+        controller.process.kill()
+        await controller.process.wait()
+    async with controlling(tmp_path) as controller:
+        for word, flows in (("resume", FLOWS), ("delete", 8)):
             assert (await controller.does("job", word, "blue")).code == 0
             generation = await planned(controller, generation, flows)
             newest, *_ = await plans(controller)

@@ -7,7 +7,6 @@ second run without a change does nothing.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
@@ -34,7 +33,7 @@ from heddle_controller.reconcile.rollout.driver import Rollout, RolloutSettings,
 from heddle_controller.reconcile.rollout.report import Account, Target, job_facts
 from heddle_controller.reconcile.unannounced import FoundFlows
 from heddle_controller.state.errors import FabricDeleted, NotFound, PortError, StaleEpoch
-from heddle_controller.state.records import Committed, Intent, JobRecord, PlanFacts
+from heddle_controller.state.records import Committed, Intent, PlanFacts
 from heddle_controller.store.store import Store
 
 log = structlog.stdlib.get_logger(__name__)
@@ -378,8 +377,8 @@ class Worker:
         causes = causes_between(
             self._committed.plan if self._committed else None,
             planned.plan,
-            were_suspended=_suspended((*self._account.jobs, *self._account.others)),
-            are_suspended=_suspended(intent.jobs),
+            were_suspended={one.job.name for one in intent.jobs if one.facts.resumed},
+            are_suspended={one.job.name for one in intent.jobs if one.job.suspended},
         )
         if earlier is not None:
             others = (cause for cause in causes if cause.kind != CauseKind.BETTER_PLAN)
@@ -560,10 +559,6 @@ def _gone_back(answer: PlanAnswer, earlier: Committed, previous: Plan | None) ->
 def _words(error: Exception) -> str:
     told = isinstance(error, PlanningFailed | PlannerLost)
     return str(error) if told else f"{type(error).__name__}: {error}"
-
-
-def _suspended(jobs: Iterable[JobRecord]) -> set[str]:
-    return {record.job.name for record in jobs if record.job.suspended}
 
 
 def _account(generation: int, intent: Intent, refused: Refused) -> Account:

@@ -368,7 +368,9 @@ def _save(
     """
     holds, had = Holds(view, HOST_KIND), old.job.held if old else {}
     _take_hosts(holds, job, had)
-    facts = JobFacts(stamp.token, JobState.ACCEPTED, state_time=stamp.now)
+    was_out = old is not None and (old.job.suspended or old.facts.resumed)
+    resumed = was_out and not job.suspended
+    facts = JobFacts(stamp.token, JobState.ACCEPTED, state_time=stamp.now, resumed=resumed)
     record = JobRecord(job, stamp.token, old.create_time if old else stamp.now, facts)
     raw = orjson.dumps(record)
     come = {

@@ -181,6 +181,9 @@ class JobFacts:
     """Generation of the first plan with this specification; 0 if there is none yet."""
     state_time: float = 0.0
     """When ``state`` was reached."""
+    resumed: bool = False
+    """Whether it was suspended before, and no plan holds it since. So whichever controller leads
+    tells it from a job that came."""
 
 
 @dataclass(frozen=True, slots=True)

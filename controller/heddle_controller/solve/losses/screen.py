@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from heddle_controller.model.arrays import Bools, Floats, Ints, distinct, stable_order
+from heddle_controller.model.arrays import Bools, Floats, Ints, distinct, numbered, stable_order
 from heddle_controller.model.fabric import NodeKind, Structure
 from heddle_controller.model.plan import Plan, differing
 from heddle_controller.solve.losses.moves import LOSS_KINDS, SingleLosses
@@ -98,6 +98,8 @@ class LossScreen:
         self.level: Floats = np.full((len(LOSS_KINDS), arcs), np.inf)
         """Even share of a QP in Gbit/s that the arc leaves at least; infinite where it has room.
         QPs count as load does: of each job's phases only the largest counts."""
+        self._turned: Floats = np.zeros((2, len(LOSS_KINDS), arcs))
+        """The most Gbit/s and the most QPs that a loss of each kind moves to the arc."""
         self.slow = Peaks(len(LOSS_KINDS), arcs)
         """Demand divided by rate that no flow exceeds for an arc after a loss of a kind; 0 where
         the arc has room for all."""
@@ -124,6 +126,24 @@ class LossScreen:
         self._mark_restated(plan, losses, changed)
         self._bound(self.standing.follow(plan, losses, changed))
         return True
+
+    def shares_left(self, arc: Ints, slot: Ints) -> Floats:
+        """Return the even share in Gbit/s that an arc leaves to a path's QPs at least.
+
+        It is that after any loss of a kind, infinite where there is room, shape (kinds, paths).
+        Where phases take turns it is often more than ``level`` and takes longer. ``arc`` and
+        ``slot`` have one element for each path.
+        """
+        standing = self.standing
+        place, first = numbered(arc)
+        columns = standing.routes.gbps, standing.routes.qps
+        sums = standing.sums(columns, *standing.uses(arc[first]), len(first))
+        met = sums.met_by(place, *standing.turn(slot))
+        load, count = (now + more[:, arc] for now, more in zip(met, self._turned, strict=True))
+        capacity = np.broadcast_to(standing.plan.fabric.structure.capacity[arc], load.shape)
+        level = np.full(load.shape, np.inf)
+        np.divide(capacity, count, out=level, where=load > capacity * (1 + SLACK))
+        return level
 
     def _mark_restated(self, plan: Plan, losses: SingleLosses, changed: Bools) -> None:
         """Mark flows near a link that went out of service or came back, shape (flows,).
@@ -167,7 +187,7 @@ class LossScreen:
         self.used.put(arcs, used)
         level = np.full(used.shape, np.inf)
         np.divide(capacity, qps + more[1], out=level, where=used > 1 + SLACK)
-        self.level[:, arcs] = level
+        self.level[:, arcs], self._turned[..., arcs] = level, more
         onto, spare = standing.spares(arcs)
         if sums.simple:
             wants = np.zeros(count)

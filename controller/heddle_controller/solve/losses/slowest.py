@@ -9,6 +9,7 @@ order of their floors, until the lowest rate found is no more than the next floo
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -239,14 +240,11 @@ class SlowFlows:
         kinds, batch = range(len(LOSS_KINDS)), FIRST_ARCS
         while True:
             most = [self.least(kind) for kind in kinds] if limits is None else limits.tolist()
-            some = np.flatnonzero(self._open)
-            least = self._least_of(some)
-            limit = np.array(most)[:, None] * (1 - SLACK)
-            low = np.flatnonzero((least < limit).any(axis=0))
+            low, above = self._open_below(np.array(most) * (1 - SLACK))
             if len(low):
                 # A batch takes hardly longer than the flow with the lowest bound alone.
-                order = np.argsort((least - limit).min(axis=0)[low], kind="stable")[:batch]
-                flows, batch = np.sort(some[low[order]]), batch * GROWTH
+                order = np.argsort(above, kind="stable")[:batch]
+                flows, batch = np.sort(low[order]), batch * GROWTH
                 self._open[flows], self._known[flows] = False, True
                 self._note(*_changes_to(self._screen, flows))
                 if limits is None:
@@ -259,10 +257,26 @@ class SlowFlows:
                 return
             self.take(self._suspects.look([], more))
 
-    def _least_of(self, flow: Ints) -> Floats:
+    def _open_below(self, limits: Floats) -> tuple[Ints, Floats]:
+        """Return open flows that may get less than a limit for each kind, and by how much.
+
+        The second array has the least distance of each flow's bound to a limit, below 0.
+        """
+        screen, flow = self._screen, np.flatnonzero(self._open)
+        above = (self._least_of(flow, _by_arc) - limits[:, None]).min(axis=0)
+        low = above < 0
+        flow, above = flow[low], above[low]
+        if screen.standing.takes_turns and len(flow):
+            above = (self._least_of(flow, LossScreen.shares_left) - limits[:, None]).min(axis=0)
+            low = above < 0
+            flow, above = flow[low], above[low]
+        return flow, above
+
+    def _least_of(self, flow: Ints, share: Callable[[LossScreen, Ints, Ints], Floats]) -> Floats:
         """Return a lower bound on what any loss of a kind leaves to some flows, ascending.
 
-        It is a part of each flow's demand, shape (kinds, flows).
+        It is a part of each flow's demand, shape (kinds, flows). ``share`` returns what an arc
+        leaves to the QPs of the path in a slot.
         """
         screen, routes = self._screen, self._screen.standing.routes
         at, slot = screen.standing.slots(flow)
@@ -270,8 +284,8 @@ class SlowFlows:
         for table in (routes.arcs, routes.spares):
             owner, step = marked(table.take(slot, axis=0) != NONE)
             arcs = table[slot[owner], step]
-            for one, level in zip(rate, screen.level, strict=True):
-                np.minimum.at(one, owner, level[arcs])
+            for one, level in zip(rate, share(screen, arcs, slot[owner]), strict=True):
+                np.minimum.at(one, owner, level)
         got = [np.bincount(at, one * routes.qps[slot], len(flow)) for one in rate]
         return np.asarray(np.stack(got) / screen.standing.plan.flows.gbps[flow])
 
@@ -332,6 +346,11 @@ class SlowFlows:
             for (loss, _), ratio in zip(chosen, _ratios(screen, chosen), strict=True):
                 if ratio < best.ratio * (1 - SLACK):
                     best = Slowest(ratio, loss)
+
+
+def _by_arc(screen: LossScreen, arc: Ints, _slot: Ints) -> Floats:
+    """Return what arcs leave to a QP of any path; see ``LossScreen.shares_left``."""
+    return screen.level[:, arc]
 
 
 def _changes_to(screen: LossScreen, flow: Ints) -> tuple[Ints, Ints]:

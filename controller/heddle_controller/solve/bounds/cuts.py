@@ -27,7 +27,15 @@ from functools import cached_property
 
 import numpy as np
 
-from heddle_controller.model.arrays import NONE, Bools, Floats, Ints, distinct_floats, ranges
+from heddle_controller.model.arrays import (
+    NONE,
+    Bools,
+    Floats,
+    Ints,
+    distinct,
+    distinct_floats,
+    ranges,
+)
 from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.graphs import joined_parts
@@ -259,8 +267,9 @@ class _Family:
         ends = (network.tail, network.head)
         inside, outside = reversed(ends) if inwards else ends
         self._count = int(group.max(initial=0)) + 1
-        leaves = (group[inside] != NONE) & (group[inside] != group[outside])
-        self._arc_set = np.where(leaves, group[inside], NONE)
+        own = group[inside]
+        leaves = (own != NONE) & (own != group[outside])
+        self._arc_set = np.where(leaves, own, NONE)
         self._speed = network.fabric.structure.capacity
         arcs = np.flatnonzero(network.usable & leaves)
         around, speed = self._arc_set[arcs], self._speed[arcs]
@@ -471,7 +480,7 @@ def _greatest(values: Floats, group: Ints, count: int) -> Floats:
 
 def _by_value(column: Ints) -> dict[int, Ints]:
     """Return the rows of each value except ``NONE``."""
-    values = np.unique(column).tolist()
+    values = distinct(column).tolist()
     return {value: np.flatnonzero(column == value) for value in values if value != NONE}
 
 

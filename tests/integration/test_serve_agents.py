@@ -18,10 +18,12 @@ from heddle_controller.model.fabric import no_fabric
 from heddle_controller.model.program import no_entries
 from heddle_controller.reconcile.ports import Push, PushMode, PushStatus
 from heddle_controller.serve.agents import introductions
+from heddle_controller.serve.agents.link_book import SPARE
 from heddle_controller.serve.codec import times
 from heddle_controller.state.errors import SessionLost
 from heddle_controller.state.records import FabricRecord
 from tests.support.serving import Serving, reason, refusal, serving, violations
+from tests.support.store_samples import clos
 from tests.support.waiting import until
 
 
@@ -142,6 +144,44 @@ async def test_what_an_agent_sees_of_links_is_listed(tmp_path: Path) -> None:
             assert link.state_time.seconds
         await until(lambda: not seen.heard)
         assert seen.down, "who is silent has not said that it is back"
+
+
+def told_down(*others: str, full: bool = False) -> pb.AgentMessage:
+    """Return a report that l0's links to these nodes are down."""
+    report = pb.LinkStateReport(full=full)
+    for other in others:
+        link = common_pb2.LinkRef(source="l0", target=other, key="0")
+        report.links.add(link=link, state=common_pb2.STATE_DOWN, sequence=1)
+    return pb.AgentMessage(link_state=report)
+
+
+async def test_a_link_that_is_down_before_the_fabric_has_it_is_down_in_it(tmp_path: Path) -> None:
+    """What an agent says of a cable counts once the fabric gets it, and is not said again.
+
+    Nobody fills memory with links that do not exist: only so many count, only those at the agent's
+    own switch, and none outlasts the session's successor.
+    """
+    async with serving(tmp_path) as s:
+        await s.put_fabric(clos(spines=1))
+        seen = s.observations.of("f1")
+        async with connected(s) as agent:
+            await agent.say(told_down("s1", full=True))
+            for number in range(40):
+                await agent.say(told_down(*(f"x{number}.{one}" for one in range(20))))
+            await agent.say(told_down("s0"))
+            await until(lambda: ("l0", "s0", "0") in seen.down)
+            assert len(seen.down) <= 3 + SPARE + 3
+            request = fabric_pb2.ListLinksRequest(parent="fabrics/f1", not_up_only=True)
+            (known,) = (await s.fabrics.ListLinks(request)).links
+            assert known.target == "s0"
+            await s.put_fabric(clos(spines=2))
+            links = (await s.fabrics.ListLinks(request)).links
+            assert [(one.source, one.target) for one in links] == [("l0", "s0"), ("l0", "s1")]
+            assert all(one.oper_state == common_pb2.STATE_DOWN for one in links)
+        async with connected(s) as agent:
+            await agent.say(told_down("s1"))  # the first report of a session is of all links
+            await until(lambda: seen.down == {("l0", "s1", "0")})
+            assert set(seen.seen(clos()).since) == set(clos().find_links("l0", "s1"))
 
 
 async def test_sessions_hold_no_copy_of_the_fabric(tmp_path: Path) -> None:

@@ -7,7 +7,8 @@ reports something else, even while it has no session: silence does not mean that
 - Within one instance of an agent, an observation counts only if its sequence is above the last one.
 - The first report of another instance replaces everything that the earlier instance reported.
 - A full report forgets what the same agent said about links that it does not name.
-- An agent can only report links that end at its own switch.
+- An agent can only report links that end at its own switch. Links that the fabric lacks count from
+  when it gets them.
 
 Where switches hash, hosts report which path each source port of their NICs takes. This state is
 not stored either: hosts repeat it to every controller, and a plan contains the ports that it was
@@ -76,7 +77,8 @@ class SeenLinks:
 
     down: frozenset[int] = frozenset()
     since: Mapping[int, float] = field(default_factory=dict)
-    """When each state last changed, Unix seconds. Links that never changed are absent."""
+    """When each state last changed, Unix seconds. Links that never changed, and those that no
+    agent reports any more, are absent."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -222,6 +224,8 @@ class LinkStates:
             if bool(who) is not bool(after):
                 self._since[ends] = now
                 changed = True
+            if not any(ends in self._said[end].links for end in ends[:2] if end in self._said):
+                self._since.pop(ends, None)  # nobody speaks of it any more
         if changed:
             self.version += 1
             self.change_time = now

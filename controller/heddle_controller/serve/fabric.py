@@ -227,8 +227,8 @@ def _changed(before: FabricSnapshot | None, now: FabricSnapshot) -> tuple[Ints, 
     links = np.flatnonzero(
         (old.link_state != new.link_state) | (before.record.state_time != now.record.state_time)
     )
-    since = before.seen.since
-    turned = [row for row, at in now.seen.since.items() if since.get(row) != at]
+    then, since = before.seen.since, now.seen.since
+    turned = [row for row in then.keys() | since.keys() if then.get(row) != since.get(row)]
     links = np.union1d(links, np.array(turned, dtype=np.int64))
     return links, np.flatnonzero(old.node_state != new.node_state)
 

@@ -152,11 +152,18 @@ class Means:
         self._about = about
         self._store = store
         self._links = _links_of(structure, about.switch)
+        self._strange: set[LinkEnds] = set()
+        """Links at the switch that were reported although the fabric lacked them."""
         self._entries = (about.table_size or _ENTRIES) + SPARE
+        self._first = True
+        """Whether the session has had no report of links yet."""
         self._looked = -_LOOK_SECONDS
 
     async def links(self, report: pb.LinkStateReport) -> pb.LinkStateReport:
-        """Return a report with only the links of this switch, each once with its newest state.
+        """Return a report with only links at this switch, each once with its newest state.
+
+        A cable is often there before the fabric has it, and its state is not reported again when
+        it gets it. So links that the fabric lacks are kept too, as many as the switch may report.
 
         Raises:
             TooMuch: the report has far more links than the switch.
@@ -172,14 +179,25 @@ class Means:
             most = 2 * len(self._links) + SPARE
         if said > most:
             raise TooMuch(f"told of {said} links, and its switch has {len(self._links)}")
-        if len(newest) == said and newest.keys() <= self._links:
+        full, self._first = report.full or self._first, False
+        if full:
+            self._strange.clear()
+        self._strange -= self._links
+        if len(newest) == said and full == report.full and newest.keys() <= self._links:
             return report
-        known = [
-            seen
-            for ends, seen in newest.items()
-            if ends in self._links or not (seen.link.source and seen.link.target)
-        ]  # a link without ends is malformed; the codec reports that
-        return pb.LinkStateReport(links=known, full=report.full)
+        known = [seen for ends, seen in newest.items() if self._counts(ends, most)]
+        return pb.LinkStateReport(links=known, full=full)
+
+    def _counts(self, ends: LinkEnds, most: int) -> bool:
+        """Return whether what is reported of a link is taken in."""
+        if ends in self._links or ends in self._strange:
+            return True
+        if not all(ends[:2]):
+            return True  # it is malformed; the codec reports that
+        if self._about.switch not in ends[:2] or len(self._links) + len(self._strange) >= most:
+            return False
+        self._strange.add(ends)
+        return True
 
     async def _look(self) -> None:
         """Read the links of the switch again, because the fabric may have new ones."""

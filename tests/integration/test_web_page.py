@@ -99,6 +99,20 @@ SPOKEN = """{
   new MutationObserver(() => window.spoken.push(status.textContent)).observe(status, each);
 } 0"""
 """Records what the page shows of its state, and what a screen reader says of it."""
+HANGING = """{
+  const Real = window.EventSource;
+  window.streams = 0;
+  window.EventSource = class extends Real {
+    constructor(...given) { super(...given); window.streams++; }
+  };
+  window.fetch = (path, {signal}) => new Promise((_, fail) => signal.addEventListener(
+    "abort", () => { window.ended = signal.reason.message; fail(signal.reason); }));
+  const now = Date.now;
+  window.slept = 0;
+  Date.now = () => now() + window.slept;
+} 0"""
+"""Lets no request end, as on a dead connection, counts the streams that are opened, and sets the
+clock forward by ``slept`` milliseconds."""
 MARKUP = '<img src=x onerror="document.title=1">'
 pytestmark = pytest.mark.asyncio(loop_scope="module")  # they share a browser
 
@@ -614,7 +628,10 @@ async def test_a_page_that_was_left_is_no_viewer(tmp_path: Path, page: Page) -> 
 async def test_the_page_comes_back_with_the_controller(tmp_path: Path, page: Page) -> None:
     """While the controller is away the page says so; with the next one it is live again.
 
-    A screen reader says once that it is away, although the page counts the seconds.
+    A screen reader says once that it is away, although the page counts the seconds. If it hears
+    nothing for a minute, as after a sleep or in a network that forgot its connections, it makes new
+    ones. If there is no such fabric it says so, and who may not look any more is asked who they
+    are.
     """
     port, api = free_port(), free_port()
     options = (f"--web-port={port}", f"--listen=127.0.0.1:{api}")
@@ -633,11 +650,23 @@ async def test_the_page_comes_back_with_the_controller(tmp_path: Path, page: Pag
     assert await page.does("document.querySelector('[role=status]').textContent") == "Not live"
     assert await page.does("document.querySelector('#verdict') !== null")
     await page.does("window.same = true")
-    async with Controller(tmp_path, *options):
+    async with Controller(tmp_path, *options) as controller:
         await page.until("document.querySelector('#live').textContent === 'Live'")
         assert await page.does("window.same")
-    refused = [text for text in page.console if "ERR_" not in text]
-    assert refused == []  # the browser itself logs refused connections
+        await page.does(HANGING)
+        await page.click("nav a[href='/fabrics/f1/jobs']")
+        again = "window.ended === 'the connection was lost' && window.streams"
+        await page.until(f"(window.slept += 60_000, {again})")  # a beat may come in between
+        await page.until("document.querySelector('#live').textContent === 'Live'")
+        await page.open(f"{controller.page}fabrics/none")
+        none = "fabrics/none does not exist"
+        await page.until(f"document.querySelector('#live').textContent.startsWith('{none}')")
+        await page.does("document.cookie = 'heddle_token=old; path=/'")
+        why = "the token is unknown or has expired"
+        await page.until(f"document.querySelector('#why')?.textContent.startsWith('{why}')")
+        await page.does("document.cookie = 'heddle_token=; path=/; max-age=0'")
+    logged = ("ERR_", "404", "401")  # the browser itself logs what is refused
+    assert [text for text in page.console if not any(one in text for one in logged)] == []
 
 
 async def test_a_follower_says_so_and_so_does_who_has_lost_its_store(

@@ -3,6 +3,7 @@ import {BANDS, Heatmap, bandColour, grids} from "/static/heatmap.js";
 
 const QUIET_SECONDS = 6; // after so long without an event, the page may be out of date
 const AGAIN_SECONDS = 3;
+const DEAD_SECONDS = 18; // after so long without an event, the connection is given up: a network that forgot it tells neither end
 const MEASURE = 5000; // milliseconds between two reads of measurements
 const MOST_NAMES = 50; // a form offers no more to complete
 const PAUSE = 2000; // milliseconds from an answer until the same is asked again
@@ -43,8 +44,10 @@ class Refused extends Error {
   }
 }
 
+let asking = new AbortController(); // ends the requests that wait on connections that are given up
+
 async function ask(path, given) {
-  const answer = await fetch(path, given);
+  const answer = await fetch(path, {...given, signal: asking.signal});
   const told = await answer.json();
   if (answer.status === 401) location.reload();
   if (!answer.ok) throw new Refused(answer.status, told);
@@ -90,16 +93,17 @@ const switchTo = (fabric, id) => to(at(fabric, "switch", {id}), id);
 
 // ---- the stream of events from the controller
 
-const feed = {fabric: null, source: null, overview: null, heard: 0, refused: "", stale: 0};
+const feed = {fabric: null, source: null, overview: null, tried: 0, heard: 0, refused: "", stale: 0};
 
 function follow(fabric) {
   if (feed.fabric === fabric && feed.source && feed.source.readyState !== EventSource.CLOSED) return;
   feed.source?.close();
-  if (feed.fabric !== fabric) feed.overview = null;
+  if (feed.fabric !== fabric) Object.assign(feed, {overview: null, heard: 0, refused: ""});
   feed.fabric = fabric;
   if (!fabric) { feed.source = null; return; }
   const source = new EventSource(`/api/fabrics/${encodeURIComponent(fabric)}/stream`);
   feed.source = source;
+  feed.tried = Date.now();
   const heard = () => { feed.heard = Date.now(); feed.refused = ""; };
   source.addEventListener("overview", (event) => {
     heard();
@@ -110,7 +114,15 @@ function follow(fabric) {
   });
   source.addEventListener("beat", (event) => { heard(); feed.stale = Number(event.data); tellLive(); });
   source.addEventListener("refused", (event) => { feed.refused = JSON.parse(event.data); source.close(); tellLive(); });
-  source.addEventListener("error", tellLive);
+  source.addEventListener("error", () => { tellLive(); if (source.readyState === EventSource.CLOSED) hearWhy(source); });
+}
+
+// A stream does not say why it was refused, but the same request does. Who may not look any more gets the login page.
+async function hearWhy(source) {
+  const answer = await fetch(source.url).catch(() => null);
+  if (answer?.ok) answer.body.cancel();
+  else if (answer?.status === 401) location.reload();
+  else if (answer && feed.source === source) { feed.refused = new Refused(answer.status, await answer.json().catch(() => ({}))).message; tellLive(); }
 }
 
 function tellLive() {
@@ -130,11 +142,13 @@ function tellLive() {
 
 setInterval(() => {
   tellLive();
-  if (feed.fabric && feed.source?.readyState === EventSource.CLOSED && Date.now() - (feed.tried || 0) > 1000 * AGAIN_SECONDS) {
-    feed.tried = Date.now();
-    feed.source = null;
-    follow(feed.fabric);
-  }
+  const dead = Date.now() - Math.max(feed.tried, feed.heard) > 1000 * DEAD_SECONDS;
+  const over = feed.source?.readyState === EventSource.CLOSED && Date.now() - feed.tried > 1000 * AGAIN_SECONDS;
+  if (!feed.fabric || !(dead || over)) return;
+  if (dead) { asking.abort(new Error("the connection was lost")); asking = new AbortController(); }
+  feed.source?.close();
+  feed.source = null;
+  follow(feed.fabric);
 }, 1000);
 
 // A browser may keep a page that was left, with its stream, and has only six connections to a host.

@@ -77,57 +77,70 @@ def phased_loads(arc_count: int, arcs: Ints, gbps: Floats, job: Ints, phase: Int
     The arrays are parallel, with one element for each use of an arc by a path. ``job`` and
     ``phase`` are indexes as in ``Flows``.
     """
-    (loads,) = PhasedSums(arc_count, arcs, [gbps], job, phase).totals
+    (loads,) = PhasedUses(arc_count, arcs, job, phase).sums(gbps).totals
     return loads
 
 
-class PhasedSums:
-    """Sums of several amounts of uses in each place, as loads add up on arcs.
+class PhasedUses:
+    """Uses of places by jobs whose phases take turns. Amounts of uses add up as loads do on arcs.
 
     Of a job's phases only the one with the greatest sum counts, for each amount separately.
     """
 
-    totals: list[Floats]
-    """The sums of each amount, each of shape (places,)."""
-    simple: bool
-    """Whether no use has a phase, so that all uses of a place meet its total."""
-
-    def __init__(
-        self, count: int, place: Ints, amounts: Sequence[Floats], job: Ints, phase: Ints
-    ) -> None:
-        """Add up amounts.
+    def __init__(self, count: int, place: Ints, job: Ints, phase: Ints) -> None:
+        """Index the uses.
 
         Args:
             count: Number of places.
             place: Place of each use, shape (uses,), 0 to ``count - 1``.
-            amounts: Amounts of the uses, each of shape (uses,).
             job: Job of each use, as in ``Flows``.
             phase: Phase of each use, as in ``Flows``.
         """
+        self.count, self.place = count, place
         always = phase == ANY_PHASE
         self.simple = bool(always.all())
+        """Whether no use has a phase, so that all uses of a place meet its total."""
         if self.simple:
-            self.totals = [_summed(place, amount, count) for amount in amounts]
             return
         rows = np.flatnonzero(~always)
-        self._jobs, self._phases = int(job[rows].max()) + 1, int(phase[rows].max()) + 1
-        code = (place[rows] * self._jobs + job[rows]) * self._phases + phase[rows]
+        self._always = np.flatnonzero(always)
+        self.jobs, self.phases = int(job[rows].max()) + 1, int(phase[rows].max()) + 1
+        code = (place[rows] * self.jobs + job[rows]) * self.phases + phase[rows]
         order = stable_order(code)
-        rows, code = rows[order], code[order]
-        first = np.flatnonzero(np.concatenate([[True], code[1:] != code[:-1]]))
-        self._slot = code[first]
+        self._rows, code = rows[order], code[order]
+        self._first = np.flatnonzero(np.concatenate([[True], code[1:] != code[:-1]]))
+        self.slot = code[self._first]
         """Place, job and phase of each sum of a phase, as one number; ascending."""
-        share = self._slot // self._phases
-        begin = np.flatnonzero(np.concatenate([[True], share[1:] != share[:-1]]))
-        self._share = share[begin]
+        share = self.slot // self.phases
+        self._begin = np.flatnonzero(np.concatenate([[True], share[1:] != share[:-1]]))
+        self.share = share[self._begin]
         """Place and job of each sum of a job, as one number; ascending."""
-        self._of_slot = [np.add.reduceat(amount[rows], first) for amount in amounts]
-        self._of_share = [np.maximum.reduceat(sums, begin) for sums in self._of_slot]
-        where = self._share // self._jobs
-        self.totals = [
-            _summed(place, np.where(always, amount, 0.0), count) + _summed(where, most, count)
-            for amount, most in zip(amounts, self._of_share, strict=True)
+
+    def sums(self, *amounts: Floats) -> PhasedSums:
+        """Add up amounts of the uses, each of shape (uses,)."""
+        if self.simple:
+            return PhasedSums(self, [_summed(self.place, one, self.count) for one in amounts])
+        of_slot = [np.add.reduceat(one[self._rows], self._first) for one in amounts]
+        of_share = [np.maximum.reduceat(one, self._begin) for one in of_slot]
+        where, always = self.share // self.jobs, self._always
+        totals = [
+            _summed(self.place[always], one[always], self.count) + _summed(where, most, self.count)
+            for one, most in zip(amounts, of_share, strict=True)
         ]
+        return PhasedSums(self, totals, of_slot, of_share)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PhasedSums:
+    """Sums of several amounts of uses in each place."""
+
+    uses: PhasedUses
+    totals: list[Floats]
+    """The sums of each amount, each of shape (places,)."""
+    of_slot: Sequence[Floats] = ()
+    """The sums of phases."""
+    of_share: Sequence[Floats] = ()
+    """The greatest sums of jobs."""
 
     def met_by(self, place: Ints, job: Ints, phase: Ints) -> list[Floats]:
         """Return the sums that uses meet in their places, each of shape (uses,).
@@ -135,18 +148,18 @@ class PhasedSums:
         A use meets the sum of its own phase, instead of the greatest of its job. ``place``, ``job``
         and ``phase`` have one element for each use.
         """
-        met = [totals[place] for totals in self.totals]
-        if self.simple:
+        met, uses = [totals[place] for totals in self.totals], self.uses
+        if uses.simple:
             return met
-        share = place * self._jobs + job
-        turns = np.flatnonzero((phase != ANY_PHASE) & (job < self._jobs))
-        at = np.searchsorted(self._share, share[turns]).clip(max=len(self._share) - 1)
-        there = self._share[at] == share[turns]
+        share = place * uses.jobs + job
+        turns = np.flatnonzero((phase != ANY_PHASE) & (job < uses.jobs))
+        at = np.searchsorted(uses.share, share[turns]).clip(max=len(uses.share) - 1)
+        there = uses.share[at] == share[turns]
         turns, at = turns[there], at[there]
-        slot = share[turns] * self._phases + phase[turns]
-        own = np.searchsorted(self._slot, slot).clip(max=len(self._slot) - 1)
-        known = (self._slot[own] == slot) & (phase[turns] < self._phases)
-        for sums, of_slot, of_share in zip(met, self._of_slot, self._of_share, strict=True):
+        slot = share[turns] * uses.phases + phase[turns]
+        own = np.searchsorted(uses.slot, slot).clip(max=len(uses.slot) - 1)
+        known = (uses.slot[own] == slot) & (phase[turns] < uses.phases)
+        for sums, of_slot, of_share in zip(met, self.of_slot, self.of_share, strict=True):
             sums[turns] += np.where(known, of_slot[own], 0.0) - of_share[at]
         return met
 

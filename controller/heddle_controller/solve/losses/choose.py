@@ -22,6 +22,7 @@ from heddle_controller.solve.candidates import Candidates
 from heddle_controller.solve.colouring.planes import Planes
 from heddle_controller.solve.losses.moves import LOSS_KINDS, MOVED, Kind
 from heddle_controller.solve.losses.screen import LossScreen, screen_of
+from heddle_controller.solve.losses.standing import PathUses
 from heddle_controller.solve.losses.survey import told_by
 from heddle_controller.solve.network import Network
 from heddle_controller.solve.options import Options
@@ -135,7 +136,7 @@ class _Search:
         ways = np.append(routes.arcs[slot], routes.spares[slot], axis=1)
         cell = distinct((loss[:, None] * self._arcs + ways)[ways != NONE])
         place, user = standing.members(cell // self._arcs, cell % self._arcs)
-        load = standing.sums((routes.gbps,), place, user, len(cell)).totals[0]
+        load = PathUses(standing, place, user, len(cell)).load
         self._load = dict(zip(cell.tolist(), load.tolist(), strict=True))
         self._rate, path = plan.paths.gbps(plan.flows), routes.row[slot]
         self._backup = {row: plan.backups.of(row).tolist() for row in distinct(path).tolist()}

@@ -14,11 +14,10 @@ import numpy as np
 from heddle_controller.model.arrays import Bools, Floats, Ints, distinct, numbered, stable_order
 from heddle_controller.model.fabric import NodeKind, Structure
 from heddle_controller.model.plan import Plan, differing
+from heddle_controller.solve.losses.fair_shares import SLACK, FairShares
 from heddle_controller.solve.losses.moves import LOSS_KINDS, SingleLosses
-from heddle_controller.solve.losses.standing import Standing
+from heddle_controller.solve.losses.standing import PathUses, Standing
 
-SLACK = 1e-9
-"""Relative difference below which values count as equal."""
 _RUN = 256
 """Number of arcs in a row of which the greatest value is kept."""
 
@@ -96,8 +95,7 @@ class LossScreen:
         self.used = Peaks(len(LOSS_KINDS), arcs)
         """Utilisation that the arc does not exceed after a loss of each kind."""
         self.level: Floats = np.full((len(LOSS_KINDS), arcs), np.inf)
-        """Even share of a QP in Gbit/s that the arc leaves at least; infinite where it has room.
-        QPs count as load does: of each job's phases only the largest counts."""
+        """What the arc alone gives to a QP at least in Gbit/s; infinite where it has room."""
         self._turned: Floats = np.zeros((2, len(LOSS_KINDS), arcs))
         """The most Gbit/s and the most QPs that a loss of each kind moves to the arc."""
         self.slow = Peaks(len(LOSS_KINDS), arcs)
@@ -128,7 +126,7 @@ class LossScreen:
         return True
 
     def shares_left(self, arc: Ints, slot: Ints) -> Floats:
-        """Return the even share in Gbit/s that an arc leaves to a path's QPs at least.
+        """Return what an arc alone gives to a QP of a path at least, in Gbit/s.
 
         It is that after any loss of a kind, infinite where there is room, shape (kinds, paths).
         Where phases take turns it is often more than ``level`` and takes longer. ``arc`` and
@@ -136,14 +134,14 @@ class LossScreen:
         """
         standing = self.standing
         place, first = numbered(arc)
-        columns = standing.routes.gbps, standing.routes.qps
-        sums = standing.sums(columns, *standing.uses(arc[first]), len(first))
-        met = sums.met_by(place, *standing.turn(slot))
-        load, count = (now + more[:, arc] for now, more in zip(met, self._turned, strict=True))
-        capacity = np.broadcast_to(standing.plan.fabric.structure.capacity[arc], load.shape)
-        level = np.full(load.shape, np.inf)
-        np.divide(capacity, count, out=level, where=load > capacity * (1 + SLACK))
-        return level
+        arcs = arc[first]
+        at, users = standing.uses(arcs)
+        uses = PathUses(standing, at, users, len(first))
+        capacity = standing.plan.fabric.structure.capacity[arcs]
+        extra = self._turned[..., arcs].swapaxes(0, 1)
+        return np.stack(
+            [FairShares(standing, capacity, uses, one).of(place, slot) for one in extra]
+        )
 
     def _mark_restated(self, plan: Plan, losses: SingleLosses, changed: Bools) -> None:
         """Mark flows near a link that went out of service or came back, shape (flows,).
@@ -175,34 +173,23 @@ class LossScreen:
         begins = np.diff(code, prepend=-1) > 0
         cell, first = np.cumsum(begins) - 1, order[begins]
         of_kind = losses.kind(loss[first]) * count + onto[first]
-        columns = routes.gbps, routes.qps
-        sums = standing.sums(columns, place, slot, count)
-        turned = standing.sums(columns, cell, moved, len(first)).totals
-        more = np.zeros((len(columns), len(LOSS_KINDS), count))
-        for most, total in zip(more.reshape(len(columns), -1), turned, strict=True):
+        uses = PathUses(standing, place, slot, count)
+        turned = PathUses(standing, cell, moved, len(first)).asked
+        more = np.zeros((2, len(LOSS_KINDS), count))
+        for most, total in zip(more.reshape(2, -1), turned.totals, strict=True):
             np.maximum.at(most, of_kind, total)
-        gbps, qps = sums.totals
+        gbps = uses.asked.totals[0]
         self.gbps[arcs], used = gbps, (gbps + more[0]) / capacity
         self.now.put(arcs, (gbps / capacity)[None])
         self.used.put(arcs, used)
-        level = np.full(used.shape, np.inf)
-        np.divide(capacity, qps + more[1], out=level, where=used > 1 + SLACK)
-        self.level[:, arcs], self._turned[..., arcs] = level, more
+        self._turned[..., arcs] = more
         onto, spare = standing.spares(arcs)
-        if sums.simple:
-            wants = np.zeros(count)
-            np.maximum.at(wants, place, routes.wants[slot])
-            np.maximum.at(wants, onto, routes.wants[spare])
-            self.slow.put(arcs, wants / level)
-            return
         at, user = np.append(place, onto), np.append(slot, spare)
-        met = sums.met_by(at, *standing.turn(user))
         slow = np.zeros(used.shape)
-        for one, (extra, many) in zip(slow, more.swapaxes(0, 1), strict=True):
-            over = np.flatnonzero(met[0] + extra[at] > capacity[at] * (1 + SLACK))
-            on = at[over]
-            asked = routes.wants[user[over]] * (met[1][over] + many[on]) / capacity[on]
-            np.maximum.at(one, on, asked)
+        for kind, one in enumerate(slow):
+            shares = FairShares(standing, capacity, uses, more[:, kind])
+            self.level[kind, arcs] = shares.level
+            np.maximum.at(one, at, routes.wants[user] / shares.of(at, user))
         self.slow.put(arcs, slow)
 
 

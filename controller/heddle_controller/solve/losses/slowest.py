@@ -1,10 +1,11 @@
 """Finds the slowest flow after any single loss, where QPs share links max-min fairly.
 
 Every loss has its own fair rates, and computing them for all losses would take long. A floor is
-quick: no QP gets less than its even share of the fullest arc on its path. Flows over the most
-suspect arcs are looked at, until no other flow can have a lower floor. Mostly the flow gets exactly
-its floor, and no fair rates are needed. Where it gets more, fair rates are computed for losses in
-order of their floors, until the lowest rate found is no more than the next floor.
+quick: no QP gets less than what the fullest arc on its path gives it alone (``FairShares``). Flows
+over the most suspect arcs are looked at, until no other flow can have a lower floor. Mostly the
+flow gets exactly its floor, and no fair rates are needed. Where it gets more, fair rates are
+computed for losses in order of their floors, until the lowest rate found is no more than the next
+floor.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ from heddle_controller.model.arrays import (
 )
 from heddle_controller.model.fair_rates import Filling
 from heddle_controller.model.flows import ANY_PHASE
+from heddle_controller.solve.losses.fair_shares import SLACK, FairShares
 from heddle_controller.solve.losses.moves import APART, LOSS_KINDS, MOVED, STRANDED, joined
-from heddle_controller.solve.losses.screen import SLACK, LossScreen
+from heddle_controller.solve.losses.screen import LossScreen
+from heddle_controller.solve.losses.standing import PathUses
 from heddle_controller.solve.losses.suspects import (
     FIRST_ARCS,
     GROWTH,
     Look,
     Suspects,
-    even_shares,
-    load_and_qps,
     pairs_on,
 )
 
@@ -76,7 +77,7 @@ class _Floors:
     """Index of each arc's path in the second table."""
     arc: Ints
     level: Floats
-    """Even share of the path's QPs on the arc in Gbit/s; infinite where there is room."""
+    """What the arc alone gives to a QP of the path in Gbit/s; infinite where there is room."""
 
     @classmethod
     def of_flows(cls, screen: LossScreen, loss: Ints, flow: Ints) -> _Floors:
@@ -108,15 +109,19 @@ def _ways(screen: LossScreen, slot: Ints, fate: Ints) -> tuple[Ints, Ints]:
 
 
 def _levels(screen: LossScreen, loss: Ints, arc: Ints, slot: Ints) -> Floats:
-    """Return the even share in Gbit/s of each path's QPs on an arc after a loss.
+    """Return what an arc alone gives to a QP of each path after a loss, in Gbit/s.
 
     It is infinite where there is room. ``loss``, ``arc`` and ``slot`` have one element for each.
     """
     standing, width = screen.standing, len(screen.gbps)
+    # A loss that changes nothing on an arc leaves it as it is while nothing is lost.
+    none = len(standing.losses.served)
+    loss = np.where(standing.touches(loss, arc), loss, none)
     cell, first = numbered(loss * width + arc)
-    sums = load_and_qps(standing, *standing.members(loss[first], arc[first]), len(first))
     capacity = standing.plan.fabric.structure.capacity[arc[first]]
-    return even_shares(standing, sums, capacity, cell, slot)
+    place, users = standing.members(loss[first], arc[first])
+    uses = PathUses(standing, place, users, len(first))
+    return FairShares(standing, capacity, uses).of(cell, slot)
 
 
 def _are_exact(screen: LossScreen, floors: _Floors) -> Bools:
@@ -135,16 +140,17 @@ def _are_exact(screen: LossScreen, floors: _Floors) -> Bools:
     cell, first = numbered(loss * len(screen.gbps) + floors.arc[held])
     arc = floors.arc[held[first]]
     place, others = standing.members(loss[first], arc)
-    count = load_and_qps(standing, place, others, len(arc)).totals[1]
-    level = standing.plan.fabric.structure.capacity[arc] / count
-    stops = floors.level[held] <= level[cell] * (1 + SLACK)
+    uses = PathUses(standing, place, others, len(arc))
+    shares = FairShares(standing, standing.plan.fabric.structure.capacity[arc], uses)
+    level = shares.level
+    stops = shares.exact[cell] & (floors.level[held] <= level[cell] * (1 + SLACK))
     stopped = np.zeros(len(floors.slot), dtype=np.bool_)
     stopped[floors.owner[held[stops]]] = True
     of_place = loss[first][place]
     owner, ways = _ways(screen, others, standing.fates(of_place, others))
     lowest = routes.unit[others]
     np.minimum.at(lowest, owner, _levels(screen, of_place[owner], ways, others[owner]))
-    more = lowest < level[place] * (1 - SLACK)
+    more = lowest < np.minimum(routes.unit[others], level[place]) * (1 - SLACK)
     wrong = ~known | (slowed & ~stopped)
     result = np.ones(len(floors.flow), dtype=np.bool_)
     result[floors.of[wrong]] = False
@@ -170,20 +176,22 @@ class SlowFlows:
 
     def take(self, look: Look) -> None:
         """Add the flows on arcs that were looked at."""
-        routes, losses = self._screen.standing.routes, self._suspects.losses
-        flow = routes.flow[look.slot]
+        standing, losses = self._screen.standing, self._suspects.losses
+        routes, place, slot = standing.routes, look.uses.phased.place, look.uses.slot
+        flow = routes.flow[slot]
         self._open[flow[~self._known[flow]]] = True
         # A flow of one path has a floor no higher than its share of the arc.
-        alone = self._screen.standing.path_count(flow) == 1
-        most = np.where(alone, look.level / routes.unit[look.slot], np.inf)
-        kind = losses.kind(look.loss)[look.place]
+        alone = standing.path_count(flow) == 1
+        shares = FairShares(standing, standing.plan.fabric.structure.capacity[look.arc], look.uses)
+        most = np.where(alone, shares.of(place, slot) / routes.unit[slot], np.inf)
+        kind = losses.kind(look.loss)[place]
         some = [
             int(np.where(kind == one, most, np.inf).argmin())
             for one in range(len(LOSS_KINDS))
             if (most[kind == one] < self.least(one)).any()
         ]
         if some:
-            self._note(look.loss[look.place[some]], flow[some])
+            self._note(look.loss[place[some]], flow[some])
 
     def least(self, kind: int) -> float:
         """Return the lowest known floor after losses of a kind; 1 if none is lower."""
@@ -390,7 +398,7 @@ def _full_arcs(screen: LossScreen, loss: int) -> Ints:
     changed = changed[changed != NONE]
     full = screen.gbps > capacity * (1 + SLACK)
     place, slot = standing.members(np.full(len(changed), loss), changed)
-    load = standing.sums((standing.routes.gbps,), place, slot, len(changed)).totals[0]
+    load = PathUses(standing, place, slot, len(changed)).load
     full[changed] = load > capacity[changed] * (1 + SLACK)
     return np.flatnonzero(full)
 

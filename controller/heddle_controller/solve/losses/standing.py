@@ -7,8 +7,8 @@ and losses that they name.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from functools import cached_property
 
 import numpy as np
 
@@ -17,13 +17,15 @@ from heddle_controller.model.arrays import (
     Bools,
     Floats,
     Ints,
+    among,
     distinct,
     marked,
+    numbered,
     stable_order,
     starts,
 )
 from heddle_controller.model.flows import ANY_PHASE
-from heddle_controller.model.plan import PhasedSums, Plan
+from heddle_controller.model.plan import PhasedSums, PhasedUses, Plan
 from heddle_controller.solve.losses.moves import (
     APART,
     LOSS_KINDS,
@@ -275,14 +277,6 @@ class Standing:
         of = there // max(moves.shape[1], 1)
         return place[of], slot[of], moves.ravel()[there]
 
-    def sums(self, columns: Sequence[Floats], place: Ints, slot: Ints, count: int) -> PhasedSums:
-        """Add up columns of ``routes`` in each of ``count`` places, as loads add up.
-
-        ``place`` and ``slot`` are the place of each use, and the slot of its path.
-        """
-        values = [column[slot] for column in columns]
-        return PhasedSums(count, place, values, *self.turn(slot))
-
     def turn(self, slot: Ints) -> tuple[Ints, Ints]:
         """Return job and phase of the path in each of some slots."""
         if not self.takes_turns:
@@ -300,6 +294,17 @@ class Standing:
         hit, step = marked(self.routes.losses.take(slot, axis=0) == loss[:, None])
         fate[hit] = self.routes.fates[slot[hit], step]
         return fate
+
+    def touches(self, loss: Ints, arc: Ints) -> Bools:
+        """Whether each loss changes who uses the arc in the same position."""
+        place, first = numbered(arc)
+        width, arcs = len(self.losses.served) + 1, arc[first]
+        at, slot = self.uses(arcs)
+        met = self.routes.losses.take(slot, axis=0)
+        onto, _, turning = self.turns(arcs)
+        gone = (at[:, None] * width + met)[met != NONE]
+        codes = distinct(np.append(gone, onto * width + turning))
+        return among(place * width + loss, codes)
 
     def members(self, loss: Ints, arc: Ints) -> tuple[Ints, Ints]:
         """Return who uses each arc after the loss in the same position, moved paths included.
@@ -329,6 +334,34 @@ class Standing:
         width = max(len(self.slot), 1)
         code = distinct(place * width + self.routes.row[slot])
         return code // width, self.slot[code % width]
+
+
+class PathUses:
+    """Uses of some places by paths. What the paths ask for adds up as loads do."""
+
+    def __init__(self, standing: Standing, place: Ints, slot: Ints, count: int) -> None:
+        """Index the uses of ``count`` places: the place of each use, and the slot of its path."""
+        self._standing, self.slot = standing, slot
+        self.phased = PhasedUses(count, place, *standing.turn(slot))
+
+    @property
+    def load(self) -> Floats:
+        """Gbit/s in each place."""
+        return self.phased.sums(self._standing.routes.gbps[self.slot]).totals[0]
+
+    @cached_property
+    def asked(self) -> PhasedSums:
+        """Gbit/s and QPs in each place."""
+        routes = self._standing.routes
+        return self.phased.sums(routes.gbps[self.slot], routes.qps[self.slot])
+
+    def on(self, chosen: Bools) -> PathUses:
+        """Return the uses of the marked places. These are numbered anew."""
+        if chosen.all():
+            return self
+        place, number = self.phased.place, np.cumsum(chosen)
+        some = np.flatnonzero(chosen[place])
+        return PathUses(self._standing, number[place[some]] - 1, self.slot[some], int(number[-1]))
 
 
 def _shared(table: Ints, other: Ints) -> Bools:

@@ -15,9 +15,10 @@ import numpy as np
 from heddle_controller.model.arrays import Floats, Ints, distinct
 from heddle_controller.model.plan import AfterLoss, Certificate, Plan
 from heddle_controller.solve.bounds.proof import proven_bound
+from heddle_controller.solve.losses.fair_shares import SLACK
 from heddle_controller.solve.losses.floor import Floors
 from heddle_controller.solve.losses.moves import APART, LOSS_KINDS, STRANDED
-from heddle_controller.solve.losses.screen import SLACK, LossScreen, screen_of
+from heddle_controller.solve.losses.screen import LossScreen, screen_of
 from heddle_controller.solve.losses.slowest import SlowFlows
 from heddle_controller.solve.losses.standing import Standing
 from heddle_controller.solve.losses.suspects import GROWTH, Suspects, left_at_least

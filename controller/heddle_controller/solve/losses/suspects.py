@@ -7,17 +7,15 @@ worse.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
 
 from heddle_controller.model.arrays import NONE, Floats, Ints, distinct, starts
-from heddle_controller.model.plan import PhasedSums
 from heddle_controller.solve.losses.moves import LOSS_KINDS, UNTOUCHED
-from heddle_controller.solve.losses.screen import SLACK, LossScreen
-from heddle_controller.solve.losses.standing import Standing
+from heddle_controller.solve.losses.screen import LossScreen
+from heddle_controller.solve.losses.standing import PathUses
 
 FIRST_ARCS = 4
 """Number of arcs in the first batch."""
@@ -34,12 +32,8 @@ class Look:
     """The arc that is looked at after the loss in the same position."""
     used: Floats
     """Utilisation of the arc."""
-    level: Floats
-    """For each use of an arc, the even share of its QPs in Gbit/s; infinite where there is room."""
-    place: Ints
-    """The index of the arc of each use in the columns above."""
-    slot: Ints
-    """Slot of the path of each use."""
+    uses: PathUses
+    """The uses of each arc."""
 
 
 class Suspects:
@@ -100,37 +94,8 @@ def looked(screen: LossScreen, loss: Ints, arc: Ints) -> Look:
     standing = screen.standing
     capacity = standing.plan.fabric.structure.capacity[arc]
     place, slot = standing.members(loss, arc)
-    sums = load_and_qps(standing, place, slot, len(arc))
-    level = even_shares(standing, sums, capacity, place, slot)
-    return Look(loss, arc, sums.totals[0] / capacity, level, place, slot)
-
-
-def load_and_qps(standing: Standing, place: Ints, slot: Ints, count: int) -> PhasedSums:
-    """Add up the Gbit/s and the QPs of paths in each of ``count`` places."""
-    return standing.sums((standing.routes.gbps, standing.routes.qps), place, slot, count)
-
-
-def even_shares(
-    standing: Standing, sums: PhasedSums, capacity: Floats, place: Ints, slot: Ints
-) -> Floats:
-    """Return the even share in Gbit/s of the QPs of some paths, infinite where there is room.
-
-    Args:
-        standing: The plan.
-        sums: Gbit/s and QPs in each place.
-        capacity: Gbit/s of each place.
-        place: A place of each path.
-        slot: Slot of each path.
-    """
-    if sums.simple:
-        return _levels(sums.totals, capacity)[place]
-    return _levels(sums.met_by(place, *standing.turn(slot)), capacity[place])
-
-
-def _levels(met: Sequence[Floats], capacity: Floats) -> Floats:
-    (load, count), level = met, np.full(len(capacity), np.inf)
-    np.divide(capacity, count, out=level, where=load > capacity * (1 + SLACK))
-    return level
+    uses = PathUses(standing, place, slot, len(arc))
+    return Look(loss, arc, uses.load / capacity, uses)
 
 
 def pairs_on(screen: LossScreen, arcs: Ints) -> tuple[Ints, Ints]:
@@ -214,4 +179,4 @@ def _without_broken(screen: LossScreen, loss: Ints, arc: Ints) -> Floats:
     place, slot = standing.uses(arc)
     stays = standing.fates(loss[place], slot) == UNTOUCHED
     place, slot = place[stays], slot[stays]
-    return standing.sums((standing.routes.gbps,), place, slot, len(arc)).totals[0]
+    return PathUses(standing, place, slot, len(arc)).load

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from heddle_controller.model.flows import ANY_PHASE
-from heddle_controller.model.plan import PhasedSums
+from heddle_controller.model.plan import PhasedUses
 
 PLACES, JOBS, PHASES = 4, 3, 3
 
@@ -24,7 +24,7 @@ def test_totals_and_what_a_phase_meets(seed: int) -> None:
     ]
     place, job, phase = np.array(uses, dtype=np.int64).reshape(-1, 3).T
     amounts = [np.array([float(draw.randrange(9)) for _ in uses]) for _ in range(2)]
-    sums = PhasedSums(PLACES, place, amounts, job, phase)
+    sums = PhasedUses(PLACES, place, job, phase).sums(*amounts)
     asked = [(p, j, f) for p in range(PLACES) for j in range(JOBS + 1) for f in range(-1, PHASES)]
     found = sums.met_by(*np.array(asked, dtype=np.int64).T)
     for amount, totals, met in zip(amounts, sums.totals, found, strict=True):

@@ -319,8 +319,8 @@ def test_the_bound_holds_for_every_choice_of_backups(seed: int, spines: int) -> 
     fabric = clos(leaves=3, spines=spines, nics_per_leaf=2)
     if rng.random() < 0.5:
         fabric = with_failures(rng, fabric, 0.1)
-    plan = solve(fabric, _pairs(rng, fabric))
-    _hold_against_every_choice(plan)
+    flows = any_flows(rng, fabric, 8) if rng.random() < 0.5 else _pairs(rng, fabric)
+    _hold_against_every_choice(solve(fabric, flows))
 
 
 @pytest.mark.deep
@@ -332,8 +332,8 @@ def test_the_bound_holds_between_zones(seed: int, zones: int, taper: float) -> N
     fabric = three_tier(zones=zones, leaves=2, spines=2, nics_per_leaf=1, cores=4, taper=taper)
     if rng.random() < 0.5:
         fabric = with_failures(rng, fabric, 0.1)
-    plan = solve(fabric, _pairs(rng, fabric))
-    _hold_against_every_choice(plan)
+    flows = any_flows(rng, fabric, 6) if rng.random() < 0.5 else _pairs(rng, fabric)
+    _hold_against_every_choice(solve(fabric, flows))
 
 
 @pytest.mark.deep
@@ -357,6 +357,17 @@ def test_the_bound_counts_what_comes_to_the_other_switch_of_a_nic() -> None:
         flows = [(nic, nics[2], gbps, 4, "j", "") for nic in nics[:senders]]
         told = {one.kind: one for one in after_losses(solve(fabric, flows_of(fabric, *flows)))}
         assert told["switch"].lower_bound == pytest.approx(told["switch"].worst_utilization)
+
+
+@pytest.mark.parametrize(("phases", "bound"), [("pp", 2.0), ("pq", 1.0)])
+def test_the_bound_counts_phases_that_meet(phases: str, bound: float) -> None:
+    """A path that falls on its own phase makes a link fuller; on another phase it does not."""
+    fabric = clos(leaves=2, spines=2, nics_per_leaf=2)
+    nics = nic_ids(fabric)
+    rows = [(nics[at], nics[at + 2], 400.0, 1, "j", phase) for at, phase in enumerate(phases)]
+    for one in after_losses(solve(fabric, flows_of(fabric, *rows))):
+        assert one.lower_bound == pytest.approx(bound)
+        assert one.worst_utilization == pytest.approx(bound)
 
 
 def test_what_is_slow_stays_slow_after_losses_that_touch_nothing() -> None:

@@ -13,8 +13,9 @@ or into it, and at each NIC with several links where paths lose the step into it
   From that spine on the underlay carries it, and it has one way down. So both links of some spine
   take on the path.
 
-Phases of a job take turns, so a path with a phase may add nothing. The last three bounds count only
-paths that may run at any time.
+Phases of a job take turns, so of many paths with a phase most may add nothing. The second and third
+bound count only paths that may run at any time. The last counts every path: on its new links it
+meets its own phase, not the fullest phase of its job.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.flows import ANY_PHASE
 from heddle_controller.solve.losses.moves import APART, joined
 from heddle_controller.solve.losses.screen import LossScreen
+from heddle_controller.solve.losses.standing import PathUses
 
 _MOST_ALONE = 1_000
 """Number of losses looked at in all, up to which each path is also looked at by itself."""
@@ -177,9 +179,7 @@ class Floors:
         self._free(loss, slot, ways)
         steps = np.count_nonzero(ways != NONE, axis=1)
         # Such paths have a step at each NIC, and at least one between switches.
-        long = steps > 2  # noqa: PLR2004
-        long &= plan.flows.phase[self._routes.flow[slot]] == ANY_PHASE
-        rows = np.flatnonzero(long)
+        rows = np.flatnonzero(steps > 2)  # noqa: PLR2004
         # The second arc of a path leaves the switch of its source, the last but one enters the
         # switch of its destination. A NIC with several links may be reached by another switch.
         broken = _Broken(
@@ -188,12 +188,14 @@ class Floors:
         near = self._is_near(broken.loss, structure.tail[broken.up])
         broken = broken.take(near | self._is_near(broken.loss, structure.head[broken.down]))
         broken = broken.take(self._standing.fates(broken.loss, broken.slot) != APART)
+        at_any_time = plan.flows.phase[self._routes.flow[broken.slot]] == ANY_PHASE
+        always = broken.take(at_any_time)
         for into in (False, True):
-            self._at_switches(broken, into=into)
+            self._at_switches(always, into=into)
             if beside is None and self._zones.gates:
-                self._at_zones(broken, into=into)
+                self._at_zones(always, into=into)
         if beside is None:
-            self._at_nics(broken)
+            self._at_nics(always)
         self._looked += len(some)
         if self._looked <= _MOST_ALONE:
             self._of_each_path(broken)
@@ -217,10 +219,25 @@ class Floors:
 
     def _stays(self, loss: Ints, arc: Ints) -> Floats:
         """Return the Gbit/s that losses leave on arcs, without backups. The shapes broadcast."""
+        return self._without(self._loads[arc], loss, arc)
+
+    def _without(self, gbps: Floats, loss: Ints, arc: Ints) -> Floats:
+        """Return Gbit/s on arcs less what leaves them at most, without backups."""
         code = loss * len(self._loads) + arc
         at = np.minimum(np.searchsorted(self._keys, code), max(len(self._keys) - 1, 0))
         freed = np.where(self._keys[at] == code, self._freed[at], 0.0)
-        return np.asarray(np.maximum(self._loads[arc] - freed, 0.0))
+        return np.asarray(np.maximum(gbps - freed, 0.0))
+
+    def _met(self, slot: Ints, arc: Ints) -> Floats:
+        """Return the Gbit/s that paths meet on arcs, a row of arcs for each path."""
+        standing = self._standing
+        if not standing.takes_turns:
+            return self._loads[arc]
+        place, first = numbered(arc.ravel())
+        used, slots = standing.uses(arc.ravel()[first])
+        sums = PathUses(standing, used, slots, len(first)).phased.sums(self._routes.gbps[slots])
+        who = standing.turn(np.repeat(slot, arc.shape[1]))
+        return sums.met_by(place, *who)[0].reshape(arc.shape)
 
     def _ways_on(self, switch: Ints, *, into: bool) -> tuple[Ints, Bools]:
         """Return the working arcs between each switch and other switches, a padded row for each.
@@ -388,9 +405,10 @@ class Floors:
         there &= plan.fabric.carries[fall]
         there &= ~self._losses.takes(gone, rise) & ~self._losses.takes(gone, fall)
         rate = self._routes.gbps[slot][:, None]
-        used = np.maximum(
-            *((self._stays(gone, way) + rate) / structure.capacity[way] for way in (rise, fall))
-        )
+        used = np.zeros(rise.shape)
+        for way in (rise, fall):
+            with_it = self._without(self._met(slot, way), gone, way) + rate
+            np.maximum(used, with_it / structure.capacity[way], out=used)
         least = np.where(there, used, np.inf).min(axis=1)
         told = whole & np.isfinite(least)
         self._raise(loss[told], least[told])

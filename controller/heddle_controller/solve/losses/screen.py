@@ -196,7 +196,8 @@ class LossScreen:
 def _single_ways(structure: Structure) -> Ints | None:
     """Return codes ``tail * nodes + head`` of all arcs, ascending, in order of ``structure.out``.
 
-    Returns None where a spine may have several ways to a leaf: with parallel links, or no tiers.
+    Returns None where a spine may have several ways to a leaf: with parallel links between them, or
+    no tiers.
     """
     kind = structure.nodes.kind
     inner = np.flatnonzero(structure.inner)
@@ -205,8 +206,9 @@ def _single_ways(structure: Structure) -> Ints | None:
         return None
     _, out = structure.out
     ends = structure.tail[out] * len(kind) + structure.head[out]
-    twice = np.flatnonzero(ends[1:] == ends[:-1])
-    return None if structure.inner[out[twice]].any() else ends
+    twice = out[np.flatnonzero(ends[1:] == ends[:-1])]
+    lower = np.minimum(kind[structure.tail[twice]], kind[structure.head[twice]])
+    return None if (lower == NodeKind.LEAF).any() else ends
 
 
 def screen_of(plan: Plan, known: LossScreen | None = None) -> LossScreen:

@@ -61,11 +61,11 @@ class FairShares:
             send, rise = np.minimum(asks, now) * qps, np.where(asks > now, qps, 0.0)
             self._sums = phased.sums(send, rise, load)
             sent, rising, _ = self._with_extra(self._sums.totals, arc, least)
-            room = np.where(rising > 0, capacity - sent, 0.0)
-            self.exact[arc] = room <= capacity * SLACK
-            if step == steps - 1 or self.exact[arc].all():
+            room = capacity - sent
+            self.exact[arc] = done = (room <= capacity * SLACK) | (rising == 0)
+            if step == steps - 1 or done.all():
                 break
-            least = least + np.divide(room, rising, out=np.zeros_like(room), where=rising > 0)
+            least = least + np.divide(room, rising, out=np.zeros_like(room), where=~done)
         self.level[arc] = least
 
     def _with_extra(

@@ -132,16 +132,15 @@ class LossScreen:
         Where phases take turns it is often more than ``level`` and takes longer. ``arc`` and
         ``slot`` have one element for each path.
         """
-        standing = self.standing
+        standing, kinds = self.standing, len(LOSS_KINDS)
         place, first = numbered(arc)
-        arcs = arc[first]
-        at, users = standing.uses(arcs)
-        uses = PathUses(standing, at, users, len(first))
+        count, arcs = len(first), np.tile(arc[first], kinds)
+        uses = PathUses(standing, *standing.uses(arcs), len(arcs))
         capacity = standing.plan.fabric.structure.capacity[arcs]
-        extra = self._turned[..., arcs].swapaxes(0, 1)
-        return np.stack(
-            [FairShares(standing, capacity, uses, one).of(place, slot) for one in extra]
-        )
+        extra = self._turned[..., arc[first]].reshape(2, -1)
+        at = (np.arange(kinds)[:, None] * count + place).ravel()
+        shares = FairShares(standing, capacity, uses, extra).of(at, np.tile(slot, kinds))
+        return shares.reshape(kinds, -1)
 
     def _mark_restated(self, plan: Plan, losses: SingleLosses, changed: Bools) -> None:
         """Mark flows near a link that went out of service or came back, shape (flows,).

@@ -171,6 +171,8 @@ class SlowFlows:
         """Marks flows that may have low floors and whose floors are not all known."""
         self._open[routes.flow[routes.weak]] = True
         self._known = np.zeros(len(flows), dtype=np.bool_)
+        self._bounds: Floats = np.full((len(LOSS_KINDS), len(flows)), np.nan)
+        """Bounds on what any loss of a kind leaves to flows where phases take turns, if known."""
         self._newest: _Floors | None = None
         """The floors that were found last."""
 
@@ -275,7 +277,9 @@ class SlowFlows:
         low = above < 0
         flow, above = flow[low], above[low]
         if screen.standing.takes_turns and len(flow):
-            above = (self._least_of(flow, LossScreen.shares_left) - limits[:, None]).min(axis=0)
+            new = flow[np.isnan(self._bounds[0, flow])]
+            self._bounds[:, new] = self._least_of(new, LossScreen.shares_left)
+            above = (self._bounds[:, flow] - limits[:, None]).min(axis=0)
             low = above < 0
             flow, above = flow[low], above[low]
         return flow, above
@@ -289,11 +293,10 @@ class SlowFlows:
         screen, routes = self._screen, self._screen.standing.routes
         at, slot = screen.standing.slots(flow)
         rate = np.where(routes.strands[slot].T, 0.0, routes.unit[slot])
-        for table in (routes.arcs, routes.spares):
-            owner, step = marked(table.take(slot, axis=0) != NONE)
-            arcs = table[slot[owner], step]
-            for one, level in zip(rate, share(screen, arcs, slot[owner]), strict=True):
-                np.minimum.at(one, owner, level)
+        ways = np.hstack([table.take(slot, axis=0) for table in (routes.arcs, routes.spares)])
+        owner, step = marked(ways != NONE)
+        for one, level in zip(rate, share(screen, ways[owner, step], slot[owner]), strict=True):
+            np.minimum.at(one, owner, level)
         got = [np.bincount(at, one * routes.qps[slot], len(flow)) for one in rate]
         return np.asarray(np.stack(got) / screen.standing.plan.flows.gbps[flow])
 

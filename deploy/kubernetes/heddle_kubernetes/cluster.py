@@ -30,6 +30,8 @@ GRACE = 30.0
 WATCH_PACE = 1.0
 """Least seconds between the beginnings of two watches of a kind. A server, or a proxy before it,
 may end each watch at once."""
+PAGE = 500
+"""Objects in a page of a list."""
 CONFLICT, MISSING, FORBIDDEN, GONE = 409, 404, 403, 410
 NOBODY, TOO_MANY = 0, 429
 OVERLOADED = frozenset({NOBODY, TOO_MANY, 502, 503, 504})
@@ -125,11 +127,17 @@ class Cluster:
         async with _telling(f"read {kind.__name__} {name}"):
             return dict(await self._client.get(kind, name, **_of(namespace)))
 
-    async def list(self, kind: Kind) -> tuple[list[Object], str]:
-        """Return all objects of a kind in their current state, and the version of that state."""
+    async def list(
+        self, kind: Kind, kept: Callable[[Object], Object] = dict
+    ) -> tuple[list[Object], str]:
+        """Return all objects of a kind in their current state, and the version of that state.
+
+        ``kept`` returns what is needed of an object. The rest is dropped page by page, because all
+        objects of a large cluster together may need more memory than this program has.
+        """
         async with _telling(f"list {kind.__name__} of {_version(kind)}"):
-            found = self._client.list(kind, chunk_size=500, **_of(_all(kind)))
-            return [dict(one) async for one in found], found.resourceVersion
+            found = self._client.list(kind, chunk_size=PAGE, **_of(_all(kind)))
+            return [kept(one) async for one in found], found.resourceVersion
 
     async def watch(self, kind: Kind, version: str) -> AsyncIterator[tuple[str, Object]]:
         """Yield changes since a version, until the server ends the watch or is silent too long."""
@@ -239,14 +247,14 @@ class Mirror:
                 await attempts.failed(error)
 
     async def _list(self) -> str:
-        found, version = await self._cluster.list(self.kind)
+        found, version = await self._cluster.list(self.kind, self._kept)
         self.replace(found)
         self.served = True
         self.synced.set()
         return version
 
     def replace(self, found: list[Object]) -> None:
-        """Replace the content of the mirror by a complete list."""
+        """Replace the content of the mirror by a complete list of what is kept of each object."""
         fresh = {key_of(one): one for one in found}
         for key in self.objects.keys() - fresh.keys():
             self._take("DELETED", self.objects[key])
@@ -256,18 +264,18 @@ class Mirror:
     async def _watch(self, version: str) -> str:
         async with aclosing(self._cluster.watch(self.kind, version)) as events:  # type: ignore[type-var]
             async for what, found in events:
-                self._take(what, found)
+                self._take(what, self._kept(found))
                 version = text(found, "metadata", "resourceVersion") or version
         return version
 
-    def _take(self, what: str, found: Object) -> None:
-        key = key_of(found)
+    def _take(self, what: str, after: Object) -> None:
+        key = key_of(after)
         if what == "DELETED":
             self.objects.pop(key, None)
             self._changed(key, None)
         if what not in {"ADDED", "MODIFIED"}:
             return
-        before, after = self.objects.get(key), self._kept(found)
+        before = self.objects.get(key)
         self.objects[key] = after
         if before is None or _unversioned(before) != _unversioned(after):
             self._changed(key, after)

@@ -40,6 +40,9 @@ from heddle_kubernetes.objects import (
 
 EVERY = 5.0
 """Seconds between two reads of the fabric's state."""
+PACE = 0.5
+"""Least seconds between two rounds, each of which looks at all nodes. Nodes may change one after
+the other, all the time."""
 LONGEST_LABEL, LONGEST_NAME = 63, 200
 _ODD_IN_LABEL, _ODD_IN_NAME = re.compile(r"[^A-Za-z0-9_.-]"), re.compile(r"[^a-z0-9.-]")
 _log = logging.getLogger(__name__)
@@ -57,8 +60,19 @@ class Shown:
     """HyperNode objects by name."""
 
 
-def tiers_of(fabric: fabric_pb2.Fabric) -> dict[str, tuple[str, ...]]:
-    """Return for each host with a link what it is below: leaf, zone if there are any, fabric."""
+@dataclass(frozen=True, slots=True)
+class FabricTiers:
+    """What is needed of a fabric."""
+
+    name: str
+    """Its name, without its collection."""
+    etag: str
+    of_host: Mapping[str, tuple[str, ...]]
+    """What each host with a link is below: leaf, zone if there are any, fabric."""
+
+
+def tiers_of(fabric: fabric_pb2.Fabric) -> FabricTiers:
+    """Return the tiers of a fabric, which must contain its nodes and links."""
     name = fabric.name.rpartition("/")[2]
     units = [unit for unit in host_units(fabric) if unit.switches]
     zoned = any(unit.zone for unit in units)
@@ -69,19 +83,18 @@ def tiers_of(fabric: fabric_pb2.Fabric) -> dict[str, tuple[str, ...]]:
         zone = (unit.zone or f"{name}-no-zone",) if zoned else ()
         tiers = tuple(_label(one) for one in (leaf, *zone, name))
         found.update(dict.fromkeys(unit.hosts, tiers))
-    return found
+    return FabricTiers(name, fabric.etag, found)
 
 
-def shown(fabric: fabric_pb2.Fabric, nodes: Iterable[Object], topology: str) -> Shown:
+def shown(fabric: FabricTiers, nodes: Iterable[Object], topology: str) -> Shown:
     """Return what a cluster should show about a fabric.
 
     Args:
-        fabric: The fabric with nodes and links.
+        fabric: The tiers of the fabric.
         nodes: The nodes of the cluster.
         topology: Name of the Topology object for Kueue.
     """
-    name = fabric.name.rpartition("/")[2]
-    tiers = tiers_of(fabric)
+    name, tiers = fabric.name, fabric.of_host
     labels = {}
     below: dict[tuple[int, str], set[str]] = {}
     for node in nodes:
@@ -178,7 +191,7 @@ class Tiers:
         }
         self._cluster, self._heddle, self._topology = cluster, heddle, topology
         self._wake = asyncio.Event()
-        self._fabric: fabric_pb2.Fabric | None = None
+        self._fabric: FabricTiers | None = None
         self._shown: Shown | None = None  # of this fabric and these nodes; None if it is outdated
         self._known: set[str] = set()  # warnings of the last round; _told has those of this round
         self._told: set[str] = set()
@@ -201,6 +214,7 @@ class Tiers:
                 await self._look()
                 if self._fabric is not None and self.nodes.served:
                     await self._apply(self._fabric)
+                await asyncio.sleep(PACE)
 
     async def clear(self) -> None:
         """Remove all labels and objects that this program made."""
@@ -240,16 +254,16 @@ class Tiers:
             if self._fabric is not None and etags.get(name) == self._fabric.etag:
                 return
             request = fabric_pb2.GetFabricRequest(name=name)
-            self._fabric = await self._heddle.fabrics.GetFabric(request)
+            self._fabric = tiers_of(await self._heddle.fabrics.GetFabric(request))
             self._shown = None
         except (HeddleError, CredentialsError) as error:
             self._tell(f"the fabric is not read, labels and topologies stay: {error}")
 
-    async def _apply(self, fabric: fabric_pb2.Fabric) -> None:
-        name = fabric.name.rpartition("/")[2]
+    async def _apply(self, fabric: FabricTiers) -> None:
         if self._shown is None:
-            self._shown = shown(fabric, self.nodes.objects.values(), self._topology)
-        await self._show(self._shown, _label(name))
+            nodes = self.nodes.objects.values()
+            self._shown = shown(fabric, nodes, self._topology)
+        await self._show(self._shown, _label(fabric.name))
 
     async def _show(self, wanted: Shown, fabric: str | None) -> bool:
         """Change the cluster to show this; return whether nothing failed.
@@ -259,8 +273,9 @@ class Tiers:
             fabric: Label of the fabric whose unwanted objects are removed; None: of all fabrics.
         """
         steps: list[Callable[[], Awaitable[object]]] = [
-            partial(self._labelled, node, wanted.labels.get(key, {}))
+            partial(self._labelled, key, wanted.labels.get(key, {}))
             for key, node in sorted(self.nodes.objects.items())
+            if not _shows(node, wanted.labels.get(key, {}))
         ]
         for field, mirror in self._kinds.items():
             if mirror.served:
@@ -294,8 +309,14 @@ class Tiers:
             if name not in wanted and _is_ours(found, fabric):
                 yield partial(self._cluster.delete, mirror.kind, name)
 
-    async def _labelled(self, node: Object, wanted: Mapping[str, str]) -> None:
-        """Set the labels of a node, and remove those that this program set before."""
+    async def _labelled(self, key: str, wanted: Mapping[str, str]) -> None:
+        """Set the labels of a node, and remove those that this program set before.
+
+        A round may take minutes, so the node is taken as it is known now: it may be gone, and its
+        kubelet or another replica may have written it.
+        """
+        if (node := self.nodes.objects.get(key)) is None:
+            return
         known, ours = part(node, "metadata", "labels") or {}, _recorded(node)
         change: dict[str, str | None] = {}
         keep: dict[str, str] = {}
@@ -305,7 +326,7 @@ class Tiers:
             if not mine:
                 if value is not None and present != value:
                     self._tell(
-                        f"node {key_of(node)}: label {label}={present} is somebody else's, and is "
+                        f"node {key}: label {label}={present} is somebody else's, and is "
                         f"left alone; it would be {value}"
                     )
                 continue
@@ -313,7 +334,7 @@ class Tiers:
                 keep[label] = value
             if present != value:
                 change[label] = value
-        record = json.dumps(keep, sort_keys=True) if keep else None
+        record = _record(keep)
         if change or record != part(node, "metadata", "annotations", LABELLED):
             annotations = {LABELLED: record}
             await self._cluster.patch(
@@ -341,6 +362,19 @@ def _is_ours(found: Object, fabric: str | None) -> bool:
     labels = part(found, "metadata", "labels")
     mine = text(labels, MANAGED_BY) == OURS and bool(text(labels, FABRIC))
     return mine and (fabric is None or text(labels, FABRIC) == fabric)
+
+
+def _shows(node: Object, wanted: Mapping[str, str]) -> bool:
+    """Return whether a node has these labels, all of them set by this program, and no others."""
+    labels = part(node, "metadata", "labels") or {}
+    return wanted.items() <= labels.items() and (
+        part(node, "metadata", "annotations", LABELLED) == _record(wanted)
+    )
+
+
+def _record(labels: Mapping[str, str]) -> str | None:
+    """Return the annotation that records the labels that this program set; None if it set none."""
+    return json.dumps(labels, sort_keys=True) if labels else None
 
 
 def _recorded(node: Object) -> dict[str, str]:

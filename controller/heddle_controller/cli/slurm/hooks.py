@@ -12,12 +12,11 @@ import os
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import wraps
-from itertools import accumulate
 from pathlib import Path
 from typing import Any, Never
 
@@ -325,16 +324,15 @@ def _left(client: Terms, patience: Patience, mine: Allocation, jobs: JobsFolder)
 
 def _write_ports(client: Terms, patience: Patience, folder: Path, job: str) -> None:
     """Write the ports of each host of a planned job."""
-    by_host: defaultdict[str, list[plan_pb2.JobPorts]] = defaultdict(list)
+    by_host: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
+    document: dict[str, Any] = {}
     for page in _ports(client, patience, job):
-        rows: defaultdict[str, list[int]] = defaultdict(list)
-        for row, source in enumerate(page.sources):
-            rows[page.hosts[source]].append(row)
-        for host, mine in rows.items():
-            by_host[host].append(_part(page, mine))
-    for host, parts in by_host.items():
+        document = ports_document(client.fabric, job, [page])
+        for flow, source in zip(document["flows"], page.sources, strict=True):
+            by_host[page.hosts[source]].append(flow)
+    for host, flows in by_host.items():
         if NODE_NAME.fullmatch(host):
-            write_ports(folder, host, ports_document(client.fabric, job, parts) | {"host": host})
+            write_ports(folder, host, document | {"flows": flows, "host": host})
 
 
 def _ports(client: Terms, patience: Patience, job: str) -> Iterator[plan_pb2.JobPorts]:
@@ -345,31 +343,6 @@ def _ports(client: Terms, patience: Patience, job: str) -> Iterator[plan_pb2.Job
         if not answer.next_page_token:
             return
         request.page_token = answer.next_page_token
-
-
-def _part(page: plan_pb2.JobPorts, rows: list[int]) -> plan_pb2.JobPorts:
-    """Return some flows of a page."""
-    return plan_pb2.JobPorts(
-        job=page.job,
-        generation=page.generation,
-        nics=page.nics,
-        addresses=page.addresses,
-        hosts=page.hosts,
-        flows=[page.flows[row] for row in rows],
-        sources=[page.sources[row] for row in rows],
-        destinations=[page.destinations[row] for row in rows],
-        first_ports=[page.first_ports[row] for row in rows],
-        qp_counts=[page.qp_counts[row] for row in rows],
-        probe_counts=[page.probe_counts[row] for row in rows] if page.probe_counts else [],
-        qp_ports=_of_flows(page.qp_ports, page, rows),
-        backup_ports=_of_flows(page.backup_ports, page, rows),
-    )
-
-
-def _of_flows(column: Sequence[int], page: plan_pb2.JobPorts, rows: list[int]) -> list[int]:
-    """Return some flows' elements of a column with one per QP; empty if the column is."""
-    ends = [*accumulate(page.qp_counts)]
-    return [port for row in rows for port in column[ends[row] - page.qp_counts[row] : ends[row]]]
 
 
 @click.command("epilog")

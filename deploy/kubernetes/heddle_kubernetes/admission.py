@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -47,6 +47,7 @@ from heddle_kubernetes.decision import (
     decide,
     is_running,
     needs_owner,
+    without_containers,
 )
 from heddle_kubernetes.objects import (
     ADMISSION_CHECK,
@@ -87,7 +88,7 @@ class Admission:
     """Answers the admission checks of a cluster."""
 
     def __init__(self, cluster: Cluster, heddle: AsyncClient, names: Names, limits: Limits) -> None:
-        self.workloads = Mirror(cluster, WORKLOAD, self._changed)
+        self.workloads = Mirror(cluster, WORKLOAD, self._changed, without_containers)
         self.checks = Mirror(cluster, ADMISSION_CHECK, self._check_changed)
         self._cluster, self._heddle, self._names = cluster, heddle, names
         self._limits, self._progress = limits, Progress(heddle)
@@ -258,13 +259,26 @@ class Admission:
         try:
             job = await self._heddle.submit_job(wanted.job, spec)
         except AlreadyExists:
-            known = await self._heddle.get_job(wanted.job)
-            spec.suspended = known.spec.suspended
-            job = await self._heddle.jobs.UpdateJob(
-                pb.UpdateJobRequest(name=known.name, spec=spec, etag=known.etag)
-            )
+            job = await self._update(await self._heddle.get_job(wanted.job), spec)
         self._stored[wanted.job] = wanted.spec
         return job
+
+    async def _update(self, known: pb.Job, spec: pb.JobSpec) -> pb.Job:
+        """Give a job that exists the specification of its workload.
+
+        If that is refused and the workload has other hosts now, the job ends: it would keep its old
+        hosts from the workloads that have them now, and these may keep the new ones from it.
+        """
+        spec.suspended = known.spec.suspended
+        try:
+            return await self._heddle.jobs.UpdateJob(
+                pb.UpdateJobRequest(name=known.name, spec=spec, etag=known.etag)
+            )
+        except (InvalidRequest, PreconditionFailed):
+            if known.spec.hosts != spec.hosts and not known.spec.suspended:
+                with suppress(NotFound, Conflict):
+                    await self._delete(known)
+            raise
 
     async def _is_there(self, wanted: Decision) -> bool:
         """Return whether an earlier instance, or another, submitted the job with the same hosts.
@@ -408,8 +422,9 @@ class Admission:
         """Delete jobs that no workload needs, and note missing ones; return whether that worked.
 
         Jobs are read before workloads. A job that exists belongs to a workload that held its quota
-        before, so the job is over if that workload then holds no quota. Callers that wait for their
-        turn share the outcome for the first of them.
+        before, so the job is over if that workload then holds no quota. The mirror may be behind,
+        so workloads are listed if it has none for a job. Callers that wait for their turn share the
+        outcome for the first of them.
         """
         before = self._endings
         async with self._ending:
@@ -418,13 +433,14 @@ class Admission:
             self._endings += 1
             try:
                 jobs = {job.name.rpartition("/")[2]: job for job in await self._heddle.list_jobs()}
-                workloads, _ = await self._cluster.list(WORKLOAD)
                 ours = {name: job for name, job in jobs.items() if self._names.is_ours(name)}
-                running = {self._names.of(found) for found in workloads if is_running(found)}
-                for name, job in ours.items():
-                    if name not in running:
-                        with suppress(NotFound, Conflict):
-                            await self._delete(job)
+                unneeded = ours.keys() - self._running(self.workloads.objects.values())
+                if unneeded:
+                    workloads, _ = await self._cluster.list(WORKLOAD, without_containers)
+                    unneeded -= self._running(workloads)
+                for name in sorted(unneeded):
+                    with suppress(NotFound, Conflict):
+                        await self._delete(ours[name])
             except (ClusterError, *FAULTS) as error:
                 _log.warning("looking for jobs that are over: %s", error)
                 return False
@@ -432,6 +448,10 @@ class Admission:
                 if self._stored[name]:  # else it may be submitted at this moment
                     del self._stored[name]
             return True
+
+    def _running(self, workloads: Iterable[Object]) -> set[str]:
+        """Return the job names of those workloads that should have one."""
+        return {self._names.of(found) for found in workloads if is_running(found)}
 
     async def _activate(self, key: str) -> None:
         """Mark a check as active, because Kueue stops the queues of a check that is not."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from heddle.shape import ShapeError, parse_shape, shape_text
@@ -154,6 +154,21 @@ def needs_owner(workload: object) -> bool:
         part(one, "template", "metadata", "annotations", SHAPE) is not None
         for one in each(workload, "spec", "podSets")
     )
+
+
+def without_containers(workload: Object) -> Object:
+    """Return a workload without what its pods run, which is most of it and decides nothing."""
+    found = {**workload, "metadata": {**(part(workload, "metadata") or {})}}
+    found["metadata"].pop("managedFields", None)
+    if isinstance(spec := part(workload, "spec"), Mapping):
+        pod_sets = [
+            {**one, "template": {"metadata": part(one, "template", "metadata")}}
+            if isinstance(one, Mapping)
+            else one
+            for one in each(spec, "podSets")
+        ]
+        found["spec"] = {**spec, "podSets": pod_sets}
+    return found
 
 
 def _spec(words: str, hosts: list[str]) -> bytes:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from heddle.v1.placement_pb2 import JobSpec
 from heddle_kubernetes.assignment import Unfit, domains_of, hosts_of
-from heddle_kubernetes.decision import Decision, Names, decide
+from heddle_kubernetes.decision import Decision, Names, decide, without_containers
 from tests.support.depth import examples
 from tests.support.kube_api import Json, merge
 from tests.support.kube_world import CHECK, condition, workload
@@ -96,7 +96,7 @@ def replaced(value: Any, path: tuple[str | int, ...], new: object) -> Any:
 @given(data=st.data())
 @settings(max_examples=examples(150, 2000), deadline=None)
 def test_no_object_is_too_odd(data: st.DataObject) -> None:
-    """Every object gives a decision.
+    """Every object gives a decision, and the same one without what its pods run.
 
     If one of our checks waits, it has either a job or a reason.
     """
@@ -108,6 +108,7 @@ def test_no_object_is_too_odd(data: st.DataObject) -> None:
         one = replaced(one, data.draw(st.sampled_from(places)), data.draw(JSON))
     found = decide(one, NAMES, {CHECK})
     assert found.job == NAMES.of(whole)
+    assert decide(without_containers(one), NAMES, {CHECK}) == found
     assert not found.checks or bool(found.spec) != bool(found.reason)
     if found.spec:
         assert JobSpec.FromString(found.spec).hosts

@@ -187,7 +187,10 @@ def _end(told: object) -> tuple[str, str]:
     return machine, port
 
 
-class _Dumper(yaml.SafeDumper):
+_Plain: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+
+
+class _Dumper(_Plain):  # type: ignore[misc]  # chosen at run time: libyaml may be absent
     """Quotes text that some YAML readers could take for a number."""
 
     def ignore_aliases(self, data: Any) -> bool:  # noqa: ANN401, ARG002 - PyYAML's
@@ -195,9 +198,11 @@ class _Dumper(yaml.SafeDumper):
         return True
 
 
-def _quoted(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+def _quoted(dumper: Any, text: str) -> yaml.ScalarNode:  # noqa: ANN401 - see _Plain
     simple = re.fullmatch(r"[A-Za-z][A-Za-z0-9_./:-]*", text) is not None
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=None if simple else '"')
+    style = None if simple else '"'
+    written: yaml.ScalarNode = dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+    return written
 
 
 _Dumper.add_representer(str, _quoted)

@@ -7,10 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from heddle_controller.importers import ImportOptions, load_fabric, parse_mapping
+from heddle_controller.importers.containerlab import clab_text
 from heddle_controller.model.errors import InputError
 from heddle_controller.model.fabric import Fabric, NodeKind
+from heddle_controller.model.files.yaml_text import MAX_EVENTS
+from heddle_emulator.topology import clos
 
 SUBNET = """#
 # Topology file: generated on Tue May  6 12:00:00 2025
@@ -167,6 +171,16 @@ def test_a_lab_is_understood(tmp_path: Path) -> None:
     assert fabric.name == "ai"
     mapped = _kinds(_loaded(tmp_path, LAB, "core=spine*", link_gbps=100))
     assert mapped["spine1"] == "core"
+
+
+def test_a_lab_as_large_as_the_largest_fabrics_is_read() -> None:
+    """What is written of 24,576 NICs has fewer records than a file of YAML may have.
+
+    One of 1,536 NICs with as many uplinks is written, and a larger one has as many per NIC.
+    """
+    lab = clab_text(clos(leaves=24, spines=64, nics_per_leaf=64))
+    records = sum(1 for _ in yaml.parse(lab, Loader=yaml.CSafeLoader))
+    assert records / 1536 * 24_576 < MAX_EVENTS
 
 
 def test_neighbours_are_understood(tmp_path: Path) -> None:

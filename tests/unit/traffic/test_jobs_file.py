@@ -225,8 +225,8 @@ def test_trace_fills_in_what_the_file_leaves_out(tmp_path: Path) -> None:
         ("- job: !!python/object/apply:print [1]\n", "malformed YAML: could not determine a con"),
         ("- ? [a]\n  : b\n", "malformed YAML"),
         ("- &a [*a]\n", "line 1: *a stands within itself; take it out"),
-        (LAUGHS, "more than 1,000,000 records and values, aliases written out; is it the right"),
-        (MERGES, "more than 1,000,000 records and values, aliases written out; is it the right"),
+        (LAUGHS, "more than 2,000,000 records and values, aliases written out; is it the right"),
+        (MERGES, "more than 2,000,000 records and values, aliases written out; is it the right"),
         (
             "- &a [[[[[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]]]]]\n- [[[[[[[[[[[[[[*a]]]]]]]]]]]]]]\n",
             "line 2: nest",

@@ -26,9 +26,9 @@ from heddle_controller.model.files.content import MEBIBYTE, open_content
 
 _CEILING = 16 * MEBIBYTE
 MAX_DEPTH = 32
-MAX_EVENTS = 1_000_000
-"""Most records, keys and values, with aliases expanded. 100 jobs on 4,096 hosts each have about
-400,000."""
+MAX_EVENTS = 2_000_000
+"""Most records, keys and values, with aliases expanded. A containerlab topology of 24,576 NICs has
+about 1,080,000."""
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 

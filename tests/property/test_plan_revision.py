@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections import deque
 from dataclasses import replace
 from itertools import pairwise
 from random import Random
@@ -13,13 +14,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from heddle_controller.model.arrays import NONE
+from heddle_controller.model.ended import plan_left
 from heddle_controller.model.fabric import Fabric, State
-from heddle_controller.model.plan import Paths, Plan, differing, join_paths
+from heddle_controller.model.flows import Flows, concatenate
+from heddle_controller.model.job import Job, Parallelism
+from heddle_controller.model.plan import Paths, Plan, arc_loads, differing, join_paths
 from heddle_controller.model.program import COLUMNS, Entries, known_edit
 from heddle_controller.plan import programs
 from heddle_controller.plan.diff import changed_flows, difference, partners
+from heddle_controller.plan.left import left_of
 from heddle_controller.plan.programs import entries_after, entries_of
+from heddle_controller.plan.verify import verify_plan
 from heddle_controller.solve import Repairer, solve
+from heddle_controller.traffic.jobs import flows_of_job
 from heddle_emulator.topology import three_tier
 from tests.bench.workloads import between_switches, permutations
 from tests.support.plan_chance import random_fabric, random_plan, with_failures
@@ -64,15 +72,20 @@ def mixed(rng: Random, one: Plan, other: Plan) -> Plan:
 
 @given(SEEDS)
 def test_entries_after_any_change(seed: int) -> None:
-    """Derived entries are right when paths change, links fail or return, and flows lose paths."""
+    """Derived entries are right when paths change, links fail or return, and flows lose paths.
+
+    More flows may have come behind the earlier ones.
+    """
     rng, shape = Random(seed), Random(seed)
     fabric = random_fabric(shape)
     draws = rng.randrange(2**32)
     old = random_plan(Random(draws), with_failures(rng, fabric))
     new = mixed(rng, old, random_plan(Random(draws), with_failures(rng, fabric)))
+    first = plan_left(old, np.arange(rng.randrange(len(old.flows) + 1)), old.flows)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(programs, "_WORTH", 0)
-        assert_same(entries_after(new, (old, entries_of(old))), entries_of(new), seed)
+        for before in (old, first):
+            assert_same(entries_after(new, (before, entries_of(before))), entries_of(new), seed)
 
 
 @given(SEEDS)
@@ -113,6 +126,68 @@ def test_entries_after_repairs(seed: int) -> None:
         assert_same(found, entries_of(after), (seed, link))
         assert_same_difference(entries, found, (seed, link))
         plan, entries = after, found
+
+
+@pytest.mark.parametrize("tables", [False, True])
+@pytest.mark.parametrize("seed", range(3))
+def test_plans_after_jobs_come_and_end(seed: int, tables: bool) -> None:  # noqa: FBT001
+    """When jobs end, others come behind and links fail, all follows from the plan before.
+
+    No other flow moves when a job ends, also if that one brought the names of phases. Each plan is
+    sound, the next repair is ready at once, and loads and entries are as if made anew. What is
+    tried on a copy changes nothing.
+    """
+    fabric = three_tier(
+        zones=3,
+        leaves=4,
+        spines=4,
+        nics_per_leaf=4,
+        cores=4,
+        nics_per_host=2,
+        table_size=1000 if tables else NONE,
+    )
+    rng = Random(seed)
+    hosts = [*fabric.structure.nics_of_host]
+    rng.shuffle(hosts)
+    ways = [Parallelism(tp=2), Parallelism(tp=2, pp=2), Parallelism(tp=1, pp=2, ep=2)]
+    jobs = [
+        Job(f"j{n}", tuple(hosts[4 * n : 4 * n + 4]), 2, rng.choice(ways), qps=rng.choice([1, 2]))
+        for n in range(len(hosts) // 4)
+    ]
+    coming = deque(jobs)
+    standing = [coming.popleft() for _ in range(3)]
+    plan = solve(fabric, _flows_of(standing, fabric))
+    repairer, entries = Repairer(plan), entries_of(plan)
+    inner = np.flatnonzero(between_switches(fabric)).tolist()
+    for step in range(12):
+        ended = standing.pop(0 if step % 2 else rng.randrange(len(standing)))
+        came = [coming.popleft() for _ in range(1 if len(standing) > 1 and step % 3 else 2)]
+        standing += came if step % 4 else []
+        coming += [ended, *([] if step % 4 else came)]
+        if rng.random() < 0.5:
+            fabric = _toggled(fabric, rng.choice(inner))
+        flows = _flows_of(standing, fabric)
+        lost = (plan.fabric.link_state != fabric.link_state).any()
+        tried = repairer.copy().repair(fabric, flows)
+        after = repairer.repair(fabric, flows)
+        np.testing.assert_array_equal(tried.paths.arcs, after.paths.arcs, err_msg=str((seed, step)))
+        left = left_of((plan, entries), flows)
+        assert len(left[0].flows) < len(plan.flows), (seed, step)
+        assert repairer.is_ready_for(after), (seed, step)
+        verify_plan(after)
+        verify_plan(after, left)
+        np.testing.assert_array_equal(
+            after.loads, arc_loads(len(after.loads), flows, after.paths), err_msg=str((seed, step))
+        )
+        moved = changed_flows(left[0], after).tolist()
+        assert moved == changed_flows(plan, after).tolist(), (seed, step)
+        assert lost or step % 4 or not moved, (seed, step)
+        plan, entries = after, entries_after(after, left)
+        assert_same(entries, entries_of(after), (seed, step))
+
+
+def _flows_of(jobs: list[Job], fabric: Fabric) -> Flows:
+    return concatenate([flows_of_job(job, fabric) for job in jobs])
 
 
 def _toggled(fabric: Fabric, link: int) -> Fabric:

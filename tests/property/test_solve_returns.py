@@ -35,7 +35,8 @@ TOLERANCE = 1e-6
 def test_a_relieved_plan_is_sound_and_no_worse_than_one_made_anew(seed: int) -> None:
     """After ``relieved``, no tier is fuller than in a new plan, unless that slows no flow.
 
-    The repairer goes on from the relieved plan, or from its last repair if there is none.
+    The repairer goes on from the relieved plan, or from its last repair if there is none. It is as
+    ready for the next repair as before.
     """
     rng = Random(seed)
     fabric = damaged(rng, KINDS[rng.choice(sorted(KINDS))](rng), rng.choice([0.0, 0.2]))
@@ -44,8 +45,10 @@ def test_a_relieved_plan_is_sound_and_no_worse_than_one_made_anew(seed: int) -> 
     for _ in range(4):
         fabric = other_states(rng, fabric)
         repaired = repairer.repair(fabric, flows)
+        ready = repairer.is_ready_for(repaired)
         plan = repairer.relieved()
         assert repairer.plan is (repaired if plan is None else plan)
+        assert repairer.is_ready_for(repairer.plan) == ready
         if plan is None:
             continue
         check_paths(plan)

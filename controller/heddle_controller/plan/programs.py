@@ -21,9 +21,10 @@ back. So where the QPs of a pair part and some entry is for the whole pair, all 
 detours watch all its ways. As soon as one is lost, they all fall back to backups and the underlay.
 
 *Changes.* The entries of a pair of NICs depend on the paths and backups of its flows and on the
-ports of its QPs, and on no state of any link. So ``entries_after`` compares two plans of the same
-flows on the same structure. It makes entries only for pairs where any of these differs, and keeps
-all others. The result equals that of ``entries_of``.
+ports of its QPs, and on no state of any link. So ``entries_after`` compares two plans on the same
+structure, of which the later has the flows of the earlier and perhaps more after them. It makes
+entries only for pairs where any of these differs, and keeps all others. The result equals that of
+``entries_of``.
 """
 
 from __future__ import annotations
@@ -417,8 +418,31 @@ def _entries_after(plan: Plan, before: tuple[Plan, Entries] | None) -> Entries:
         return entries_of(plan)
     if not differs.any():
         return entries
-    pairs = _pairs(plan.flows, differs)
-    return _replaced(plan, entries, entries_of(_part(plan, pairs)), pairs)
+    return _renewed(plan, entries, plan.flows.source[differs], plan.flows.destination[differs])
+
+
+def entries_left(plan: Plan, before: tuple[Plan, Entries], ended: Ints) -> Entries:
+    """Return the entries of what is left of an earlier plan (``model.ended.plan_left``).
+
+    ``before`` is the earlier plan and its entries, and ``ended`` are the rows of its flows that are
+    not left. The result equals that of ``entries_of``.
+    """
+    flows, entries = before[0].flows, before[1]
+    if len(ended) * _WORTH > len(flows) or plan.fabric.node_count > MOST_NODES:
+        return entries_of(plan)
+    return _renewed(plan, entries, flows.source[ended], flows.destination[ended])
+
+
+def _renewed(plan: Plan, old: Entries, source: Ints, destination: Ints) -> Entries:
+    """Return the old entries with those of some pairs of NICs made again."""
+    fresh = entries_of(_part(plan, _between(plan.flows, source, destination)))
+    nodes = plan.fabric.node_count
+    sources = np.zeros(nodes, dtype=np.bool_)
+    sources[source] = True
+    near = np.flatnonzero(sources[old.source])
+    pair = old.source[near] * nodes + old.destination[near]
+    gone = near[np.isin(pair, source * nodes + destination)]
+    return splice_entries(old, gone, _places(old, fresh, nodes), fresh)
 
 
 def has_held_backup(plan: Plan, path: int) -> bool:
@@ -443,26 +467,31 @@ def _comparable(plan: Plan, old: Plan) -> bool:
     structure = plan.fabric.structure
     if structure is not old.fabric.structure or len(structure.nodes.ids) > MOST_NODES:
         return False
-    return len(plan.flows) > 0 and plan.flows.same_as(old.flows)
+    same = plan.flows.same_as(old.flows) or plan.flows.begins_with(old.flows)
+    return len(plan.flows) > 0 and same
 
 
 def _differing_flows(plan: Plan, old: Plan) -> Bools:
-    """Mark flows whose path or backup differs, or that only one plan carries by source ports."""
+    """Mark flows whose path or backup differs, or that only one plan carries by source ports.
+
+    The flows of the old plan come first.
+    """
     differs = differing(old.paths, plan.paths, len(plan.flows))
     differs |= differing(old.backups, plan.backups, len(plan.flows))
-    differs |= plan.by_ports != old.by_ports
+    differs[: len(old.flows)] |= plan.by_ports[: len(old.flows)] != old.by_ports
     return differs
 
 
-def _pairs(flows: Flows, differs: Bools) -> Bools:
-    """Mark all flows between the same NICs as a marked flow, shape (flows,)."""
-    nodes = int(max(flows.source.max(), flows.destination.max())) + 1
+def _between(flows: Flows, source: Ints, destination: Ints) -> Bools:
+    """Mark all flows between some pairs of NICs, shape (flows,)."""
+    nodes = 1 + max(int(some.max(initial=0)) for some in (flows.source, source))
+    reach = 1 + max(int(some.max(initial=0)) for some in (flows.destination, destination))
     sources = np.zeros(nodes, dtype=np.bool_)
-    sources[flows.source[differs]] = True
+    sources[source] = True
     near = np.flatnonzero(sources[flows.source])
-    code = flows.source[near] * nodes + flows.destination[near]
+    code = flows.source[near] * reach + flows.destination[near]
     result = np.zeros(len(flows), dtype=np.bool_)
-    result[near[np.isin(code, code[differs[near]])]] = True
+    result[near[np.isin(code, source * reach + destination)]] = True
     return result
 
 
@@ -478,17 +507,6 @@ def _part(plan: Plan, chosen: Bools) -> Plan:
         replace(paths, flow=number[paths.flow]),
         replace(backups, flow=number[backups.flow]),
     )
-
-
-def _replaced(plan: Plan, old: Entries, fresh: Entries, chosen: Bools) -> Entries:
-    """Return the old entries with those of the marked flows' pairs of NICs replaced."""
-    nodes, flows = plan.fabric.node_count, plan.flows
-    sources = np.zeros(nodes, dtype=np.bool_)
-    sources[flows.source[chosen]] = True
-    near = np.flatnonzero(sources[old.source])
-    pair = old.source[near] * nodes + old.destination[near]
-    gone = near[np.isin(pair, flows.source[chosen] * nodes + flows.destination[chosen])]
-    return splice_entries(old, gone, _places(old, fresh, nodes), fresh)
 
 
 def _places(old: Entries, fresh: Entries, nodes: int) -> Ints:

@@ -438,6 +438,29 @@ def loads_after(plan: Plan, known: Plan | None) -> Floats:
     return plan.loads if loads is None else plan.with_loads(loads).loads
 
 
+def with_loads_left(plan: Plan, before: Plan, ended: Ints) -> Plan:
+    """Give what is left of an earlier plan its loads if those of the whole plan are known.
+
+    ``plan`` is as ``model.ended.plan_left`` returns it; it is returned. ``ended`` are the rows of
+    the earlier flows that are not left.
+    """
+    if "loads" not in before.__dict__:
+        return plan
+    gone = np.zeros(len(before.flows), dtype=np.bool_)
+    gone[ended] = True
+    touched = before.paths.take(np.flatnonzero(gone[before.paths.flow])).arcs
+    return plan.with_loads(_with_sums(plan, before.loads, distinct(touched)))
+
+
+def _with_sums(plan: Plan, loads: Floats, arcs: Ints) -> Floats:
+    """Return loads with those of some arcs, ascending, added up again for a plan."""
+    near = np.zeros(len(loads), dtype=np.bool_)
+    near[arcs] = True
+    loads = loads.copy()
+    loads[arcs] = _loads_of(plan, arcs, np.flatnonzero(near[plan.paths.arcs]))
+    return loads
+
+
 def _from_known(plan: Plan, known: Plan) -> Floats | None:
     """Return the loads from those of ``known``; None if it has none or differs too much."""
     if "loads" not in known.__dict__ or plan.fabric.structure is not known.fabric.structure:
@@ -454,12 +477,7 @@ def _from_known(plan: Plan, known: Plan) -> Floats | None:
     touched = was.take(gone).arcs, paths.take(came).arcs, paths.arcs[new]
     if sum(map(len, touched)) * _WORTH > len(paths.arcs):
         return None
-    arcs = distinct(np.concatenate(touched))
-    near = np.zeros(len(loads), dtype=np.bool_)
-    near[arcs] = True
-    loads = loads.copy()
-    loads[arcs] = _loads_of(plan, arcs, np.flatnonzero(near[paths.arcs]))
-    return loads
+    return _with_sums(plan, loads, distinct(np.concatenate(touched)))
 
 
 def _of_new_jobs(plan: Plan, known: Plan) -> bool:

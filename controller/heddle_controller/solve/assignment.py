@@ -20,8 +20,9 @@ from itertools import pairwise
 import numpy as np
 
 from heddle_controller.model.arrays import NONE, Bools, Floats, Ints, stable_order, starts
+from heddle_controller.model.ended import jobs_now, phases_now
 from heddle_controller.model.flows import ANY_PHASE, Flows
-from heddle_controller.model.plan import Paths, no_paths
+from heddle_controller.model.plan import Paths, no_paths, phased_loads
 from heddle_controller.solve.network import Network
 from heddle_controller.solve.phases import PhaseTable, add_loads, copied, phase_tables
 
@@ -140,10 +141,13 @@ class Assignment:
 
     def load_chunks(self, inner: Paths) -> None:
         """Load many chunks with paths between terminals at once, into an empty assignment."""
+        self._hold(inner)
+        self._take_load(inner)
+
+    def _hold(self, inner: Paths) -> None:
         self.flow, self.first_qp = inner.flow.tolist(), inner.first_qp.tolist()
         self.last_qp = inner.last_qp.tolist()
         self._loaded, self.path = inner, _Ways(inner)
-        self._take_load(inner)
 
     def _take_load(self, inner: Paths) -> None:
         """Add the load of many paths at once."""
@@ -156,6 +160,33 @@ class Assignment:
         come = flows.take(np.arange(known, len(flows), dtype=np.int64))
         self.flows, self.unit = flows, np.append(self.unit, come.gbps / come.qps)
         self._tables |= phase_tables(come, len(self.load))
+
+    def end_jobs(self, flows: Flows, inner: Paths, arcs: Ints) -> None:
+        """Hold only flows that are left once jobs have ended; see ``model.ended``.
+
+        Args:
+            flows: The flows that are left.
+            inner: All chunks of these flows, with the paths that they have, between terminals.
+            arcs: The arcs that flows of ended jobs used. Their loads are added up again, so that
+                no rounding error is left where nothing else is.
+        """
+        jobs, phases = jobs_now(self.flows, flows), phases_now(self.flows, flows)
+        self.flows, self.unit = flows, flows.gbps / flows.qps
+        near = np.zeros(self.network.arc_count, dtype=np.bool_)
+        near[arcs] = True
+        uses = np.flatnonzero(near[inner.arcs])
+        row = inner.owner()[uses]
+        flow = inner.flow[row]
+        together = inner.gbps(flows, row), flows.job[flow], flows.phase[flow]
+        self.load[arcs] = phased_loads(len(near), inner.arcs[uses], *together)[arcs]
+        kept = [job for job in self._tables if jobs[job] != NONE]
+        self._tables = {int(jobs[job]): self._tables[job].renumbered(phases) for job in kept}
+        self._shared = {int(jobs[job]) for job in self._shared.intersection(kept)}
+        self._members, self._own = {}, set()
+        self.touched.clear()
+        self.journal.clear()
+        self._hold(inner)
+        self.__dict__.pop("_base", None)
 
     def put(self, chunks: list[int], inner: Paths) -> None:
         """Give each of many chunks without a path its path at once. This cannot be rolled back."""

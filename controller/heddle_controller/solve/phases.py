@@ -66,6 +66,17 @@ class PhaseTable:
         """Return another table with the same loads. Each can be changed without the other."""
         return copied(self, "_column", "_load", "_worst")
 
+    def renumbered(self, now: Ints) -> PhaseTable:
+        """Return a table with other numbers of phases, which shares the loads where it can.
+
+        ``now`` has the new number of each phase. Change only one of the two tables.
+        """
+        phases = now[self._phases]
+        order = np.argsort(phases)
+        row = {int(phase): place for place, phase in enumerate(phases[order])}
+        load = self._load if (np.diff(order) == 1).all() else self._load[..., order, :]
+        return copied(self, _phases=phases[order], _row=row, _load=load)
+
     def load(self, arcs: Ints, phases: Ints, gbps: Floats, total: Floats) -> None:
         """Add many uses of arcs at once, and add the growth of each arc's load to ``total``."""
         if not len(arcs):

@@ -207,6 +207,11 @@ class Cuts:
         for family in self._families:
             family.recount(flows, routed, rows)
 
+    def forget(self, left: Ints) -> None:
+        """Forget flows that no longer count. ``left`` are the rows of the others, ascending."""
+        for family in self._families:
+            family.forget(left)
+
     def bound(self) -> Bound:
         """Return the bound that the cuts prove now."""
         tiers, overall = np.zeros(self._tier_count), 0.0
@@ -327,6 +332,10 @@ class _Family:
         if len(sets):
             self._account(flows, np.flatnonzero(routed & touched[self._flow_set]), sets)
             self._renew(sets)
+
+    def forget(self, left: Ints) -> None:
+        """Forget flows that no longer count; see ``Cuts.forget``."""
+        self._flow_set = self._flow_set[left]
 
     def _add(self, flows: Flows, rows: Ints) -> None:
         """Count the flows of a job that had none before, on top of what is counted."""

@@ -1,9 +1,9 @@
 """A plan with its indexes kept ready for repair: loads, flows on each arc, cuts and backups.
 
 A repair takes time in proportion to what changed, and a few passes over flat arrays. At 24,576 NICs
-that is milliseconds. It covers the usual cases: links and switches that go down or come back, and
-new flows while all others stay. A NIC may lose its only link and its flows their path; they get a
-path again when the link is back. Every other change is left to ``Repairer``.
+that is milliseconds. It covers the usual cases: links and switches that go down or come back, jobs
+that end, and new flows while all others stay. A NIC may lose its only link and its flows their
+path; they get a path again when the link is back. Every other change is left to ``Repairer``.
 
 A chunk is a range of QPs of one flow that share a path.
 """
@@ -16,6 +16,7 @@ from dataclasses import replace
 import numpy as np
 
 from heddle_controller.model.arrays import NONE, Floats, Ints, distinct, ranges
+from heddle_controller.model.ended import plan_left, rows_left
 from heddle_controller.model.fabric import Fabric, NodeKind, State
 from heddle_controller.model.flows import Flows, TrafficClass
 from heddle_controller.model.plan import (
@@ -42,7 +43,7 @@ from heddle_controller.solve.repair.spare_paths import (
     with_flows_replaced,
 )
 from heddle_controller.solve.search.search import TOLERANCE, LoadTarget, Search, SearchLimits
-from heddle_controller.solve.tables import TableRoom, is_told_anew, short_of_ports
+from heddle_controller.solve.tables import TableRoom, is_told_anew, limited, short_of_ports
 from heddle_controller.solve.unrouted import reason_unrouted
 
 HASTE = SearchLimits(effort=2000, spare=200, patience=4)
@@ -118,6 +119,35 @@ class IncrementalPlan:
             self.repair(plan.fabric, plan.flows, options)
             self._seeking, self._spare_ways.poor = self._spare_ways.poor != poor, poor
             self.plan = plan
+
+    def end_jobs(self, flows: Flows) -> None:
+        """Take out the flows of jobs that have none among ``flows``, if nothing else differs.
+
+        All other flows keep their paths and backups. This takes a few passes over flat arrays.
+        """
+        known, network = self.plan.flows, self.network
+        left = rows_left(known, flows) if self._sound else None
+        if left is None or not self._routed[left].any():
+            return
+        rest = plan_left(self.plan, left, flows)
+        row_now = np.full(len(known), NONE, dtype=np.int64)
+        row_now[left] = np.arange(len(left))
+        ended = np.flatnonzero(row_now == NONE)
+        self._routed[ended] = False
+        self._cuts.recount(known, self._routed, ended)
+        self._cuts.forget(left)
+        self._fix(ended)
+        self._routed = self._routed[left]
+        self._spare_ways.renumber(row_now)
+        if limited(rest.fabric).any():
+            self._tables = TableRoom.beside(rest.fabric, rest.flows, rest.paths)
+        paths = self.plan.paths
+        gone = paths.take(np.flatnonzero(row_now[paths.flow] == NONE))
+        left_by = distinct(inner_paths(network, gone).arcs)
+        self.assignment.end_jobs(rest.flows, inner_paths(network, rest.paths), left_by)
+        self.assignment.prepare()
+        self._chunks = Chunks(rest.paths, len(rest.flows))
+        self.plan = rest
 
     def can_repair(self, fabric: Fabric, flows: Flows) -> bool:
         """Whether ``repair`` covers all that changed."""

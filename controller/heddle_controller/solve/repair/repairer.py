@@ -154,6 +154,7 @@ class Repairer:
     def repair(self, fabric: Fabric, flows: Flows) -> Plan:
         """Return a plan for the given fabric and flows, and hold it as the newest plan."""
         incremental, mended = self._incremental or self._indexed(), None
+        incremental.end_jobs(flows)
         if incremental.can_repair(fabric, flows):
             mended = incremental.repair(fabric, flows, self.options)
         if mended is None:
@@ -196,10 +197,10 @@ class Repairer:
 
         Returns None if a little effort does not achieve this. The newest plan then stays.
         """
-        incremental, self._incremental = self._incremental, None
-        plan = None if incremental is None else incremental.relieve(self.options)
+        tried = None if self._incremental is None else self._incremental.copy()
+        plan = None if tried is None else tried.relieve(self.options)
         if plan is not None:
-            self._incremental, self.plan = incremental, plan
+            self._incremental, self.plan = tried, plan
         return plan
 
     def is_ready_for(self, plan: Plan) -> bool:

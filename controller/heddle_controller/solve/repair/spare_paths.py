@@ -9,7 +9,7 @@ from collections import defaultdict
 
 import numpy as np
 
-from heddle_controller.model.arrays import Bools, Floats, Ints, distinct, ranges, starts
+from heddle_controller.model.arrays import NONE, Bools, Floats, Ints, distinct, ranges, starts
 from heddle_controller.model.edits import Edit
 from heddle_controller.model.fabric import NodeKind
 from heddle_controller.model.flows import Flows
@@ -79,6 +79,17 @@ class SparePaths:
         """Return a copy that changes independently of this one."""
         later = {arc: flows.copy() for arc, flows in self._later.items()}
         return copied(self, "poor", "_runs", _later=defaultdict(set, later))
+
+    def renumber(self, rows: Ints) -> None:
+        """Give flows other rows: ``rows`` has the new row of each, ``NONE`` if it is gone."""
+        self.poor = {int(rows[row]): cost for row, cost in self.poor.items() if rows[row] != NONE}
+        stays = [rows[flows] != NONE for _, flows in self._runs]
+        self._runs = [
+            (arcs[kept], rows[flows[kept]])
+            for (arcs, flows), kept in zip(self._runs, stays, strict=True)
+        ]
+        later = {arc: {int(rows[row]) for row in flows} for arc, flows in self._later.items()}
+        self._later = defaultdict(set, {arc: rows - {NONE} for arc, rows in later.items()})
 
     def _sorted(self, backups: Paths) -> tuple[Ints, Ints]:
         arcs, flows = self._uses(backups)

@@ -526,9 +526,27 @@ def test_backups_of_repaired_plans_find_room_again(seed: int, zones: bool) -> No
         verify_plan(better)
         check(better)
         assert better.paths is repaired.paths
-        pairs = zip(after_losses(repaired), after_losses(better), strict=True)
+        pairs = [*zip(after_losses(repaired), after_losses(better), strict=True)]
         change = [then.worst_utilization - one.worst_utilization for one, then in pairs]
+        change += [one.slowest_flow - then.slowest_flow for one, then in pairs]
         assert min(change) < 0 >= max(change) - CLOSE
+
+
+@pytest.mark.parametrize("zones", [False, True])
+def test_backups_are_at_the_bound_after_jobs_end(zones: bool) -> None:  # noqa: FBT001
+    """When one of two jobs has ended, backups of the other are as good as any could be."""
+    fabric = (
+        three_tier(zones=4, leaves=8, spines=8, nics_per_leaf=16, cores=8, taper=2.0)
+        if zones
+        else clos(leaves=12, spines=10, nics_per_leaf=32)
+    )
+    flows = permutations(fabric, Random(0), 2)
+    left = flows.take(np.flatnonzero(flows.job == 1))
+    better = better_backups(Repairer(solve(fabric, flows)).repair(fabric, left))
+    assert better is not None
+    for one in better.certificate.after_loss:
+        assert one.worst_utilization == pytest.approx(one.lower_bound)
+    assert better_backups(better) is None
 
 
 @pytest.mark.parametrize("zones", [False, True])

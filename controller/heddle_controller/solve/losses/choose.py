@@ -17,7 +17,7 @@ import numpy as np
 
 from heddle_controller.model.arrays import NONE, Ints, distinct, starts
 from heddle_controller.model.fabric import NodeKind
-from heddle_controller.model.plan import AfterLoss, Paths, Plan
+from heddle_controller.model.plan import AfterLoss, Paths, Plan, differing
 from heddle_controller.solve.candidates import Candidates
 from heddle_controller.solve.colouring.planes import Planes
 from heddle_controller.solve.losses.moves import LOSS_KINDS, MOVED, Kind
@@ -26,7 +26,7 @@ from heddle_controller.solve.losses.standing import PathUses
 from heddle_controller.solve.losses.survey import told_by
 from heddle_controller.solve.network import Network
 from heddle_controller.solve.options import Options
-from heddle_controller.solve.repair.backups import moved_backups
+from heddle_controller.solve.repair.backups import backups_of, moved_backups
 
 MOST_PATHS = 5_000
 """With more paths, backups are not searched one by one: it would take longer than all the rest."""
@@ -79,28 +79,43 @@ def better_backups(plan: Plan, screen: LossScreen | None = None) -> Plan | None:
     """Return the plan with other backups, or None if single losses do not do clearly less then.
 
     This is worth trying after repairs, which put paths on links that backups of others had counted
-    on. ``screen`` may belong to any plan. It is brought to ``plan`` if possible, and may belong to
-    the plan with other backups afterwards.
+    on, and keep backups that were chosen beside flows that have ended. Backups are moved to links
+    that have room, or all are chosen anew, whichever is better. ``screen`` may belong to any plan.
+    It is brought to ``plan`` if possible, and may belong to another plan afterwards.
     """
     network = Network(plan.fabric)
     if not network.tiered or plan.nic_ports is not None:
         return None
-    backups = moved_backups(Planes(network), plan)
-    if backups is plan.backups:
+    planes, count = Planes(network), len(plan.flows)
+    options = [choose(planes, plan) for choose in (moved_backups, _backups_anew)]
+    options = [one for one in options if differing(plan.backups, one, count).any()]
+    if not options:
         return None
-    other, screen = replace(plan, backups=backups), screen_of(plan, screen)
+    screen, best = screen_of(plan, screen), None
     known = told_by(screen, thorough=True)
-    screen.follow(other)
-    told = told_by(screen, thorough=True)
-    pairs = [
-        (one.worst_utilization, then.worst_utilization)
-        for one, then in zip(known, told, strict=True)
-    ]
-    if any(then > one * (1 + _EQUAL) for one, then in pairs):
-        return None
-    if not any(then < one * (1 - _CLEARLY) for one, then in pairs):
-        return None
-    return replace(other, certificate=replace(plan.certificate, after_loss=told))
+    for backups in options:
+        other = replace(plan, backups=backups)
+        screen = screen_of(other, screen)
+        told = told_by(screen, thorough=True)
+        if _does_less(told, known):
+            best = replace(other, certificate=replace(plan.certificate, after_loss=told))
+            known = told
+    return best
+
+
+def _backups_anew(planes: Planes, plan: Plan) -> Paths:
+    candidates = Candidates(planes.network, Options().candidate_limit)
+    return backups_of(candidates, planes, plan.flows, plan.paths, plan.loads)
+
+
+def _does_less(told: tuple[AfterLoss, ...], known: tuple[AfterLoss, ...]) -> bool:
+    """Return whether losses clearly do less to some link or flow than known, and no more to any."""
+    pairs = [*zip(known, told, strict=True)]
+    values = [(was.worst_utilization, now.worst_utilization) for was, now in pairs]
+    values += [(now.slowest_flow, was.slowest_flow) for was, now in pairs]
+    return all(now <= was * (1 + _EQUAL) for was, now in values) and any(
+        now < was * (1 - _CLEARLY) for was, now in values
+    )
 
 
 def _is_loose(one: AfterLoss) -> bool:

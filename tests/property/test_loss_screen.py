@@ -7,7 +7,7 @@ from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import given, note, settings
+from hypothesis import example, given, note, settings
 from hypothesis import strategies as st
 
 from heddle_controller.model.fabric import Fabric, State
@@ -79,8 +79,9 @@ def drawn(rng: Random) -> Fabric:
 @pytest.mark.deep
 @settings(max_examples=examples(5), deadline=None)
 @given(SEEDS)
+@example(189)  # rounding depends on the arcs that are looked at together
 def test_repairs_after_losses_and_returns(seed: int) -> None:
-    """The screen stays right while links and switches go and return and jobs come."""
+    """The screen stays right while links and switches go and return, and jobs come and end."""
     rng = Random(seed)
     fabric = drawn(rng)
     flows = any_flows(rng, fabric, 12)
@@ -89,9 +90,11 @@ def test_repairs_after_losses_and_returns(seed: int) -> None:
     for step in range(STEPS):
         if rng.random() < 0.2:
             flows = _with_more(rng, fabric, flows)
+        if rng.random() < 0.3:
+            flows = _with_less(rng, flows)
         fabric = changed(rng, fabric)
         plan = repairer.repair(fabric, flows)
-        note(f"step {step}: {fabric.link_state.tolist()} {fabric.node_state.tolist()}")
+        note(f"step {step}: {flows.ids} {fabric.link_state.tolist()} {fabric.node_state.tolist()}")
         screen = check(screen, plan)
         better = better_backups(plan, screen) if rng.random() < 0.3 else None
         if better is not None:
@@ -117,3 +120,9 @@ def test_any_plan_after_any_other(seed: int) -> None:
 def _with_more(rng: Random, fabric: Fabric, flows: Flows) -> Flows:
     """The flows, followed by more."""
     return concatenate([flows, any_flows(rng, fabric, 3)])
+
+
+def _with_less(rng: Random, flows: Flows) -> Flows:
+    """The flows without those of one job."""
+    jobs = sorted(set(flows.job.tolist()))
+    return flows.take(np.flatnonzero(flows.job != rng.choice(jobs))) if jobs else flows

@@ -89,7 +89,8 @@ class FairShares:
         place, least, capacity = place[slowed], rate[slowed], self._capacity[place[slowed]]
         met = self._sums.met_by(self._row[place], *self._standing.turn(slot[slowed]))
         sent, rising, load = self._with_extra(met, place, least)
-        more = np.maximum(capacity - sent, 0.0)
-        more = np.divide(more, rising, out=np.zeros_like(more), where=rising > 0)
+        room = capacity - sent
+        rises = (room > capacity * SLACK) & (rising > 0)
+        more = np.divide(room, rising, out=np.zeros_like(room), where=rises)
         rate[slowed] = np.where(load > capacity * (1 + SLACK), least + more, np.inf)
         return rate

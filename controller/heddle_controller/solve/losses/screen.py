@@ -12,6 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from heddle_controller.model.arrays import Bools, Floats, Ints, distinct, numbered, stable_order
+from heddle_controller.model.ended import plan_left, rows_left
 from heddle_controller.model.fabric import NodeKind, Structure
 from heddle_controller.model.plan import Plan, differing
 from heddle_controller.solve.losses.fair_shares import SLACK, FairShares
@@ -107,22 +108,28 @@ class LossScreen:
         self._bound(np.arange(arcs, dtype=np.int64))
 
     def follow(self, plan: Plan) -> bool:
-        """Update the bounds to another plan.
+        """Update the bounds to another plan, which may lack jobs and have more flows at the end.
 
-        Returns False and changes nothing if rows or arcs of the plans do not correspond, or if one
-        of them is a plan by ports of NICs.
+        Returns False and changes nothing if other rows, or arcs, of the plans do not correspond, or
+        if one of them is a plan by ports of NICs.
         """
-        before = self.standing.plan
+        before, left = self.standing.plan, np.empty(0, dtype=np.int64)
         if plan is before:
             return True
         if not _comparable(before, plan):
+            return False
+        rows = rows_left(before.flows, plan.flows)
+        if rows is not None:
+            before = plan_left(before, rows, plan.flows)
+            left = self.standing.end_jobs(before, rows)
+        elif plan.flows is not before.flows and not plan.flows.begins_with(before.flows):
             return False
         count, losses = len(plan.flows), SingleLosses.of(plan.fabric)
         changed = differing(before.paths, plan.paths, count)
         changed |= differing(before.backups, plan.backups, count)
         changed[len(before.flows) :] = True
         self._mark_restated(plan, losses, changed)
-        self._bound(self.standing.follow(plan, losses, changed))
+        self._bound(distinct(np.append(left, self.standing.follow(plan, losses, changed))))
         return True
 
     def shares_left(self, arc: Ints, slot: Ints) -> Floats:
@@ -216,10 +223,9 @@ def screen_of(plan: Plan, known: LossScreen | None = None) -> LossScreen:
 
 
 def _comparable(before: Plan, plan: Plan) -> bool:
-    """Whether rows and arcs of two plans correspond, and neither is a plan by ports of NICs."""
+    """Whether arcs of two plans correspond, and neither is a plan by ports of NICs."""
     return (
         before.fabric.structure is plan.fabric.structure
         and before.nic_ports is None
         and plan.nic_ports is None
-        and (plan.flows is before.flows or plan.flows.begins_with(before.flows))
     )

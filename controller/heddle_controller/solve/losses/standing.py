@@ -179,6 +179,24 @@ class Standing:
             self._number(slot)
         return self._record(slots, gone, left)
 
+    def end_jobs(self, rest: Plan, rows: Ints) -> Ints:
+        """Forget the flows of ended jobs, and return all arcs, ascending, that they touch.
+
+        ``rest`` is what is left of the plan, and ``rows`` are the rows of the flows that are left.
+        """
+        number = np.full(len(self.plan.flows), NONE, dtype=np.int64)
+        number[rows] = np.arange(len(rows))
+        flow, routes = number[self.plan.paths.flow], self.routes
+        gone, slot = self.slot[flow == NONE], self.slot[flow != NONE]
+        left = np.append(routes.arcs[gone], routes.spares[gone])
+        for mark in (routes.bare, routes.weak):
+            mark[gone] = False
+        routes.flow[slot] = flow[flow != NONE]
+        self._free = np.append(self._free, gone)
+        self._adopt(rest, self.losses)
+        self._number(slot)
+        return self._record(slot[:0], gone, left)
+
     def _adopt(self, plan: Plan, losses: SingleLosses) -> None:
         self.plan, self.losses = plan, losses
         self.takes_turns = bool((plan.flows.phase != ANY_PHASE).any())

@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import re
+import select
 import shutil
 import socket
 import subprocess
@@ -22,7 +23,7 @@ from heddle.v1.placement_pb2 import JobSpec
 from heddle_controller.model.files.fabric_file import save_fabric_file
 from heddle_controller.model.host_lists import fold
 from heddle_emulator.fleet.controller import Controller
-from tests.support.slurm import CLUSTER, patiently
+from tests.support.slurm import CLUSTER, patiently, slurm_files
 from tests.support.slurm_world import (
     EVEN,
     HEDDLE,
@@ -860,3 +861,17 @@ def test_the_system_log_tells_what_is_wrong_in_the_settings(
         told.unlink()
         assert (done.returncode, line.startswith("-t heddle ")) == (0, True)
         assert re.search(f"{tmp_path}/heddle.env: .*({said})", line), line
+
+
+def test_no_step_outlives_the_cluster_of_a_test() -> None:
+    """A job's script ends with the cluster, even if nothing is left there that could cancel it."""
+    with slurm_files(NODES[:1]) as slurm:
+        slurm.start()
+        # The script leaves the folder and its output, as any script may.
+        job = slurm.sbatch("echo $$\ncd / && exec sleep infinity > /dev/null 2>&1")
+        wait_until(lambda: slurm.output(job).endswith("\n"), "the script to tell its process")
+        with os.fdopen(os.pidfd_open(int(slurm.output(job)))) as script:
+            for name in ("slurmctld", *NODES[:1]):
+                slurm.stop(name)
+            slurm.close()
+            assert select.select([script], [], [], 0.0)[0], "the script still runs"

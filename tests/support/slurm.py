@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tests.support.needs import missing
@@ -109,9 +110,7 @@ class Slurm:
         daemon.wait()
 
     def close(self) -> None:
-        """End everything that runs."""
-        if "slurmctld" in self.running:
-            self.cancel_all()
+        """End everything: daemons, and then steps of jobs, which outlive their daemons."""
         ending = [self.running.pop(name) for name in reversed([*self.running])]
         for daemon in ending:
             daemon.terminate()
@@ -121,6 +120,25 @@ class Slurm:
             except subprocess.TimeoutExpired:
                 daemon.kill()
                 daemon.wait()
+        wait_until(self._none_left, "all steps of jobs to be gone")
+
+    def _none_left(self) -> bool:
+        """Kill what is left of the cluster; return whether nothing was."""
+        left = [*self._processes()]
+        for process in left:
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+        return not left
+
+    def _processes(self) -> Iterator[int]:
+        """Yield processes that began in the folder of the cluster, or that its daemons started."""
+        folder = os.fsencode(self.folder)
+        for process in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):  # it has ended since
+                # Daemons give steps and scripts SLURM_CONF, and these give it to what they start.
+                at = os.fsencode(process.joinpath("cwd").readlink())
+                if folder in at or folder in process.joinpath("environ").read_bytes():
+                    yield int(process.name)
 
     def type(self, *words: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
         """Run a command as a user of the cluster."""

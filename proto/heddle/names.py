@@ -1,4 +1,4 @@
-"""How people expect names to be sorted, and links, paths and values of enums to be named."""
+"""How people expect names to be sorted; names of resources, links, paths and values of enums."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from google.protobuf.descriptor import EnumDescriptor
 
+NAME = re.compile(r"[A-Za-z0-9._-]{1,63}")
+"""What names of fabrics, jobs, demand sets and reservations match as a whole."""
 _NUMBER = re.compile(r"([0-9]+)")
 
 

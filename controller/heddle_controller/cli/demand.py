@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import partial
-from pathlib import Path
-
 import click
 
 from heddle.names import value_name
@@ -13,50 +9,21 @@ from heddle.v1 import demand_pb2 as pb
 from heddle.v1.placement_pb2 import JobState
 from heddle_controller.cli.client import Terms
 from heddle_controller.cli.completing import DEMAND_SETS
-from heddle_controller.cli.failure import CommandGroup
+from heddle_controller.cli.failure import LazyGroup
 from heddle_controller.cli.options import (
-    INPUT_FILE,
     last_part,
     wait_until_gone,
     waiting_options,
     with_client,
 )
-from heddle_controller.cli.output import echo, echo_json, echo_pairs, echo_table
+from heddle_controller.cli.output import echo, echo_json, echo_table
 from heddle_controller.cli.watching import of_plans, watchable
-from heddle_controller.model.demand import Demands
-from heddle_controller.model.files.flows_file import load_demands
-from heddle_controller.serve.codec import demand as codec
 from heddle_controller.serve.codec import times
 
-PER_MESSAGE = 20_000
-"""Flows per message, far below the size that a server accepts."""
 
-
-@click.group(cls=CommandGroup)
+@click.group(cls=LazyGroup, package="heddle_controller.cli", modules={"put": "demand_put"})
 def demand() -> None:
     """Set flows directly, and see measured rates."""
-
-
-@demand.command("put")
-@click.argument("name")
-@click.argument("file", type=INPUT_FILE)
-@with_client
-def put(client: Terms, name: str, file: Path) -> None:
-    """Set the flows of the demand set NAME from a flows.csv."""
-    demands = load_demands(file, note=partial(echo, err=True))
-    messages = _messages(f"{client.fabric}/demands/{name}", demands)
-    stored = client.api.demands.PutDemands(messages)
-    if client.json:
-        echo_json(stored)
-    else:
-        echo_pairs({"demands": last_part(stored.name), "flows": stored.flow_count})
-
-
-def _messages(name: str, demands: Demands) -> Iterator[pb.PutDemandsRequest]:
-    yield pb.PutDemandsRequest(name=name, flow_count=len(demands))
-    for first in range(0, len(demands), PER_MESSAGE):
-        rows = range(first, min(first + PER_MESSAGE, len(demands)))
-        yield pb.PutDemandsRequest(demands=[codec.demand_to_pb(demands, row) for row in rows])
 
 
 @demand.command("list")

@@ -97,23 +97,27 @@ def failure_of(error: HeddleError, cure: str) -> Failure:
 
 
 class LazyGroup(CommandGroup):
-    """Imports the module of a command only when it is used, so that others start faster."""
+    """Imports the module of a command only when it is used, so that others start faster.
+
+    It may also have commands of its own, which need no further module.
+    """
 
     def __init__(self, *args: Any, package: str, modules: Mapping[str, str], **kwargs: Any) -> None:  # noqa: ANN401 - click's
-        """Take ``modules``, which maps the name of each command to its module in ``package``."""
+        """Take ``modules``, which maps names of commands to their modules in ``package``."""
         super().__init__(*args, **kwargs)
         self._package = package
         self._modules = modules
 
-    def list_commands(self, _: click.Context, /) -> list[str]:
+    def list_commands(self, ctx: click.Context, /) -> list[str]:
         """Return the names of all commands."""
-        return list(self._modules)
+        return sorted([*super().list_commands(ctx), *self._modules])
 
-    def get_command(self, _: click.Context, name: str, /) -> click.Command | None:
+    def get_command(self, ctx: click.Context, name: str, /) -> click.Command | None:
         """Import and return the command with this name; None if there is none."""
         if name not in self._modules:
-            return None
+            return super().get_command(ctx, name)
         module = import_module(f"{self._package}.{self._modules[name]}")
-        command: click.Command = getattr(module, name)
+        found = (one for one in vars(module).values() if isinstance(one, click.Command))
+        command = next(one for one in found if one.name == name)
         plain_numbers(command, Failure)
         return command

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import click
 
+from heddle.names import value_name
 from heddle.ports import ports_document
 from heddle.text import some_of
 from heddle.v1 import placement_pb2 as pb
@@ -16,21 +16,9 @@ from heddle.v1.common_pb2 import Turn
 from heddle.v1.plan_pb2 import JobFare
 from heddle_controller.cli.client import Terms
 from heddle_controller.cli.completing import JOBS
-from heddle_controller.cli.failure import UNROUTED, CommandGroup, Failure
-from heddle_controller.cli.life import (
-    echo_jobs,
-    job_state_word,
-    job_view,
-    replace,
-    resize,
-    resume,
-    shown_fares,
-    suspend,
-    worst_link,
-)
-from heddle_controller.cli.measure import measure
+from heddle_controller.cli.failure import UNROUTED, Failure, LazyGroup
+from heddle_controller.cli.life import echo_jobs, job_state_word, job_view, shown_fares, worst_link
 from heddle_controller.cli.options import (
-    INPUT_FILE,
     in_turn,
     last_part,
     wait_until_gone,
@@ -38,93 +26,31 @@ from heddle_controller.cli.options import (
     with_client,
 )
 from heddle_controller.cli.output import echo, echo_json, echo_pairs, echo_table
-from heddle_controller.cli.place import (
-    host_texts,
-    one_job,
-    place,
-    release,
-    reservations,
-    reserve,
-)
+from heddle_controller.cli.reservations import host_texts
 from heddle_controller.cli.routes import turn_text
 from heddle_controller.cli.watching import of_jobs, of_plans, watchable
-from heddle_controller.serve.codec import job as codec
 from heddle_controller.serve.codec import times
-from heddle_controller.traffic.jobs_file import load_jobs
 
 
-@click.group(cls=CommandGroup)
+@click.group(
+    cls=LazyGroup,
+    package="heddle_controller.cli",
+    modules={
+        "measure": "measure",
+        "order": "submit",
+        "place": "submit",
+        "release": "reservations",
+        "replace": "life",
+        "reservations": "reservations",
+        "reserve": "reservations",
+        "resize": "life",
+        "resume": "life",
+        "submit": "submit",
+        "suspend": "life",
+    },
+)
 def job() -> None:
     """Submit jobs, place them, change them, and see their states."""
-
-
-for _command in (
-    *(place, reserve, reservations, release),
-    *(measure, replace, resize, suspend, resume),
-):
-    job.add_command(_command)
-
-
-@job.command("submit")
-@click.argument("file", type=INPUT_FILE)
-@click.option("--replace", "update", is_flag=True, help="Update jobs that exist already.")
-@click.option(
-    "--only",
-    multiple=True,
-    metavar="JOB",
-    help="Submit only this job of the file; may be repeated.",
-)
-@click.option(
-    "--reservation", default="", metavar="NAME", help="Use the hosts of this reservation."
-)
-@with_client
-def submit(
-    client: Terms, file: Path, only: tuple[str, ...], reservation: str, *, update: bool
-) -> None:
-    """Submit the jobs of a jobs.yaml; stop at the first that is refused."""
-    jobs = load_jobs(file)
-    if missing := set(only) - {one.name for one in jobs}:
-        raise Failure(f"{file}: there is no job {min(missing)!r}")
-    wanted = [one for one in jobs if not only or one.name in only]
-    if reservation and len(wanted) > 1:
-        raise Failure(f"{file}: has several jobs: say which redeems the reservation by --only")
-    specs = {one.name: one for one in wanted}
-
-    def send(name: str) -> pb.Job:
-        spec = codec.job_to_pb(specs[name])
-        return client.api.submit_job(name, spec, replace=update, reservation=reservation)
-
-    echo_jobs(client, in_turn(client, specs, send, "submitted"))
-
-
-@job.command("order")
-@click.argument("file", type=INPUT_FILE)
-@click.option("--only", metavar="JOB", help="Name of the job, if the file has several.")
-@with_client
-def order(client: Terms, file: Path, only: str | None) -> None:
-    """Print the hosts of a job of a jobs.yaml in the best rank order for the fabric.
-
-    Each order is scored with a plan beside all running jobs. Nothing changes. If the job exists
-    already, the order is for its replacement.
-    """
-    one, spec = one_job(file, only)
-    name = one.name
-    submitted = {last_part(one.name) for one in client.api.list_jobs()}
-    answer = client.api.order_ranks(spec, replaces=name if name in submitted else "")
-    if client.json:
-        echo_json(answer)
-        return
-    for host in host_texts(answer.hosts, answer.gpus):
-        echo(host)
-    was, now = answer.alphabetical, answer.score
-    echo(
-        f"worst link {was.max_utilization:.3f} -> {now.max_utilization:.3f}, slowest flow "
-        f"{was.slowest_flow:.3f} -> {now.slowest_flow:.3f}, network "
-        f"{was.network_seconds:.4g} s -> {now.network_seconds:.4g} s at once, "
-        f"{was.least_network_seconds:.4g} s -> {now.least_network_seconds:.4g} s at best, against "
-        "alphabetical order",
-        err=True,
-    )
 
 
 @job.command("list")
@@ -147,7 +73,6 @@ def show(client: Terms, name: str) -> None:
         echo_json(job_view(one, fares))
         return
     fare = fares.get(last_part(one.name), JobFare())
-    degrees = codec.job_from_pb(name, one.spec).parallelism
     echo_pairs(
         {
             "job": last_part(one.name),
@@ -156,14 +81,9 @@ def show(client: Terms, name: str) -> None:
             "hosts": some_of(host_texts(one.spec.hosts, one.spec.gpus), 4),
             "gpus per host": one.spec.gpus_per_host or "",
             "parallelism": " ".join(
-                f"{degree} {getattr(degrees, degree)}"
-                for degree in codec.DEGREES
-                if getattr(degrees, degree)
+                f"{degree.name} {count}" for degree, count in one.spec.parallelism.ListFields()
             ),
-            "collectives": "; ".join(
-                f"{c.operation} over {c.group}, {c.bytes} bytes{', overlapping' * c.overlap}"
-                for c in codec.job_from_pb(name, one.spec).collectives
-            ),
+            "collectives": "; ".join(map(_collective, one.spec.collectives)),
             "priority": f"{fare.weight or one.spec.priority:.4g}"
             if fare.weight or one.spec.priority
             else "",
@@ -181,6 +101,14 @@ def show(client: Terms, name: str) -> None:
             "since": times.time_text(one.state_time),
         }
     )
+
+
+def _collective(one: pb.Collective) -> str:
+    operation = value_name(
+        pb.CollectiveOperation.DESCRIPTOR, one.operation, "COLLECTIVE_OPERATION_"
+    ).lower()
+    group = value_name(pb.GroupKind.DESCRIPTOR, one.group, "GROUP_KIND_").lower()
+    return f"{operation} over {group}, {one.bytes} bytes{', overlapping' * one.overlap}"
 
 
 def _iteration(spec: pb.JobSpec) -> str:

@@ -25,7 +25,7 @@ from heddle_controller.cli.options import (
     with_client,
 )
 from heddle_controller.cli.output import document_of, echo_json, echo_table
-from heddle_controller.cli.place import expanded, gpus_option
+from heddle_controller.cli.reservations import expanded, gpus_option
 from heddle_controller.serve.codec import times
 
 _COLUMNS = [

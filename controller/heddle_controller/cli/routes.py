@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from heddle.names import path_name
 from heddle.v1 import common_pb2, plan_pb2
 from heddle_controller.cli.options import last_part, ref_text
 from heddle_controller.cli.output import echo, echo_pairs, echo_table
-from heddle_controller.model.plan import AfterLoss, Certificate, Turn
 from heddle_controller.serve.codec import times
+
+if TYPE_CHECKING:
+    from heddle_controller.model.plan import AfterLoss, Certificate, Turn
 
 AFTER_LOSS = ["lost", "worst", "slowest flow", "worst link", "lower bound", "then"]
 """Columns of the table of what single losses do right after local repair."""

@@ -7,9 +7,9 @@ Whether hosts are free is not checked here but where a write is decided (``jobs`
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
+from heddle.names import NAME
 from heddle_controller.model.demand import resolve
 from heddle_controller.model.errors import MAX_PROBLEMS, InputError, Problem, refuse
 from heddle_controller.model.fabric import Fabric
@@ -20,7 +20,6 @@ from heddle_controller.state.records import DemandRecord, JobRecord, Request
 from heddle_controller.traffic.groups import gpu_problems
 from heddle_controller.traffic.jobs import flows_of_job, number_problems, unknown_host
 
-NAME = re.compile(r"[A-Za-z0-9._-]{1,63}")
 MAX_REQUEST_ID_BYTES = 64
 LONGEST_RESERVATION = 86_400
 """Longest reservation in seconds: one day. Then unused hosts become free again."""

@@ -38,14 +38,21 @@ def test_a_command_loads_nothing_that_only_others_need() -> None:
 
 
 def test_commands_that_compute_nothing_do_not_wait_for_numpy() -> None:
-    """What Slurm runs before and after every job starts without numpy, and so do a few others.
+    """What Slurm runs before and after every job starts without numpy, and so do most others.
 
-    They also leave out what only faults, documents and a configuration file need.
+    They also leave out what only faults, documents, input files and a configuration file need.
     """
-    light = "slurm prolog", "slurm epilog", "drain", "undrain", "overlay"
+    jobs = ("delete", "list", "ports", "release", "replace", "reservations", "reserve", "resize")
+    light = [
+        *("slurm prolog", "slurm epilog", "drain", "undrain", "overlay", "doctor"),
+        *(f"job {command}" for command in (*jobs, "resume", "show", "suspend", "watch")),
+        *(f"fabric {command}" for command in ("delete", "link", "list", "show", "switch", "watch")),
+        *(f"show {command}" for command in ("explain", "links", "plan", "routes")),
+        *(f"demand {command}" for command in ("delete", "list", "rates", "show")),
+    ]
     said, packages = loaded(*(f"{command} --help" for command in light))
     assert said.count("Usage:") == len(light)
-    seldom = {"difflib", "orjson", "statistics", "tomllib"}
+    seldom = {"difflib", "orjson", "statistics", "tomllib", "yaml"}
     assert packages & (HEAVY | {"numpy"} | seldom) == set()
 
 

@@ -6,8 +6,8 @@ names the field.
 
 from __future__ import annotations
 
+from heddle.names import NAME
 from heddle_controller.model.errors import refuse
-from heddle_controller.state.admission import NAME
 
 ID_RULE = "1 to 63 letters, digits, '-', '_' or '.'"
 

@@ -1,42 +1,90 @@
-"""``heddle job place`` and reservations: choose hosts for a job, and keep them for it."""
+"""``heddle job submit``, ``order`` and ``place``, which read a jobs.yaml."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
-from heddle.gpus import gpu_ranges, parse_gpus
 from heddle.v1 import placement_pb2 as pb
 from heddle_controller.cli.client import Terms
-from heddle_controller.cli.completing import RESERVATIONS
 from heddle_controller.cli.failure import Failure
+from heddle_controller.cli.life import echo_jobs
 from heddle_controller.cli.options import (
     INPUT_FILE,
     NOT_NEGATIVE,
     POSITIVE,
+    in_turn,
     last_part,
     with_client,
 )
-from heddle_controller.cli.output import echo, echo_json, echo_table
-from heddle_controller.cli.watching import of_jobs, watchable
-from heddle_controller.model.host_lists import expand_list
+from heddle_controller.cli.output import echo, echo_json
+from heddle_controller.cli.reservations import SECONDS, expanded, gpus_option, host_texts
 from heddle_controller.model.job import Job
 from heddle_controller.serve.codec import job as codec
-from heddle_controller.serve.codec import times
 from heddle_controller.traffic.jobs_file import load_jobs
 
-_SECONDS = 300
+
+@click.command("submit")
+@click.argument("file", type=INPUT_FILE)
+@click.option("--replace", "update", is_flag=True, help="Update jobs that exist already.")
+@click.option(
+    "--only",
+    multiple=True,
+    metavar="JOB",
+    help="Submit only this job of the file; may be repeated.",
+)
+@click.option(
+    "--reservation", default="", metavar="NAME", help="Use the hosts of this reservation."
+)
+@with_client
+def submit(
+    client: Terms, file: Path, only: tuple[str, ...], reservation: str, *, update: bool
+) -> None:
+    """Submit the jobs of a jobs.yaml; stop at the first that is refused."""
+    jobs = load_jobs(file)
+    if missing := set(only) - {one.name for one in jobs}:
+        raise Failure(f"{file}: there is no job {min(missing)!r}")
+    wanted = [one for one in jobs if not only or one.name in only]
+    if reservation and len(wanted) > 1:
+        raise Failure(f"{file}: has several jobs: say which redeems the reservation by --only")
+    specs = {one.name: one for one in wanted}
+
+    def send(name: str) -> pb.Job:
+        spec = codec.job_to_pb(specs[name])
+        return client.api.submit_job(name, spec, replace=update, reservation=reservation)
+
+    echo_jobs(client, in_turn(client, specs, send, "submitted"))
 
 
-def one_job(file: Path, only: str | None, hosts_if_none: int = 0) -> tuple[Job, pb.JobSpec]:
-    """Return the job of a file that is meant; Failure if it is missing or ambiguous."""
-    found = [one for one in load_jobs(file, hosts_if_none) if only in (None, one.name)]
-    if len(found) != 1:
-        there = "has no such job" if not found else "has several jobs: say which by --only"
-        raise Failure(f"{file}: {there}")
-    return found[0], codec.job_to_pb(found[0])
+@click.command("order")
+@click.argument("file", type=INPUT_FILE)
+@click.option("--only", metavar="JOB", help="Name of the job, if the file has several.")
+@with_client
+def order(client: Terms, file: Path, only: str | None) -> None:
+    """Print the hosts of a job of a jobs.yaml in the best rank order for the fabric.
+
+    Each order is scored with a plan beside all running jobs. Nothing changes. If the job exists
+    already, the order is for its replacement.
+    """
+    one, spec = _one_job(file, only)
+    name = one.name
+    submitted = {last_part(one.name) for one in client.api.list_jobs()}
+    answer = client.api.order_ranks(spec, replaces=name if name in submitted else "")
+    if client.json:
+        echo_json(answer)
+        return
+    for host in host_texts(answer.hosts, answer.gpus):
+        echo(host)
+    was, now = answer.alphabetical, answer.score
+    echo(
+        f"worst link {was.max_utilization:.3f} -> {now.max_utilization:.3f}, slowest flow "
+        f"{was.slowest_flow:.3f} -> {now.slowest_flow:.3f}, network "
+        f"{was.network_seconds:.4g} s -> {now.network_seconds:.4g} s at once, "
+        f"{was.least_network_seconds:.4g} s -> {now.least_network_seconds:.4g} s at best, against "
+        "alphabetical order",
+        err=True,
+    )
 
 
 @click.command("place")
@@ -72,7 +120,7 @@ def one_job(file: Path, only: str | None, hosts_if_none: int = 0) -> tuple[Job, 
 @click.option(
     "--seconds",
     type=POSITIVE,
-    default=_SECONDS,
+    default=SECONDS,
     show_default=True,
     help="With --reserve: how long the reservation lasts, in seconds.",
 )
@@ -102,7 +150,7 @@ def place(
     """
     if reserve == "":
         raise Failure("--reserve: it is empty; give the reservation a name")
-    one, spec = one_job(file, only, host_count or 0)
+    one, spec = _one_job(file, only, host_count or 0)
     if not one.gpus_per_host:
         why = "takes different numbers of GPUs of its hosts, so no others can stand in for them"
         raise Failure(f"{file}: job {one.name!r} {why}: order its ranks by heddle job order")
@@ -133,30 +181,6 @@ def place(
     echo(f"first fit: {_score(answer.first_fit)}", err=True)
 
 
-def gpus_option(text: str | None) -> list[pb.HostGpus]:
-    """Return the GPUs of each host that an option gives; empty if it is not given."""
-    try:
-        return [pb.HostGpus(gpus=parse_gpus(text))] if text else []
-    except ValueError as error:
-        raise Failure(str(error)) from None
-
-
-def host_texts(hosts: Sequence[str], gpus: Sequence[pb.HostGpus]) -> list[str]:
-    """Return hosts as text, each with its GPUs: ``n1 GPUs 0-3``."""
-    if not gpus:
-        return list(hosts)
-    parts = list(gpus) * (len(hosts) if len(gpus) == 1 else 1)
-    return [f"{host} GPUs {gpu_ranges(part.gpus)}" for host, part in zip(hosts, parts, strict=True)]
-
-
-def expanded(texts: Sequence[str]) -> list[str]:
-    """Return the hosts in host lists such as ``n[001-016],n020``."""
-    try:
-        return [host for text in texts for host in expand_list(text)]
-    except ValueError as error:
-        raise Failure(str(error)) from error
-
-
 def _score(found: pb.JobScore) -> str:
     return (
         f"network {found.network_seconds:.4g} s at once, {found.least_network_seconds:.4g} s at "
@@ -165,61 +189,10 @@ def _score(found: pb.JobScore) -> str:
     )
 
 
-@click.command("reserve")
-@click.argument("name")
-@click.argument("hosts", nargs=-1, required=True)
-@click.option(
-    "--seconds",
-    type=POSITIVE,
-    default=_SECONDS,
-    show_default=True,
-    help="How long the reservation lasts, in seconds.",
-)
-@click.option("--gpus", metavar="GPUS", help="Reserve only these GPUs of each host, such as 0-3.")
-@with_client
-def reserve(
-    client: Terms, name: str, hosts: tuple[str, ...], seconds: int, gpus: str | None
-) -> None:
-    """Reserve free hosts, such as n[001-016], for a job that comes later.
-
-    The reservation ends when its time is over, when a job uses it (`heddle job submit --reservation
-    NAME`), or with `heddle job release`.
-    """
-    parts = gpus_option(gpus)
-    _echo(client, [client.api.reserve_placement(name, expanded(hosts), seconds, gpus=parts)])
-
-
-@click.command("reservations")
-@with_client
-@watchable(of_jobs, look=True)
-def reservations(client: Terms) -> None:
-    """List the current reservations."""
-    _echo(client, client.api.list_reservations())
-
-
-@click.command("release")
-@click.argument("name", shell_complete=RESERVATIONS)
-@with_client
-def release(client: Terms, name: str) -> None:
-    """End a reservation early."""
-    client.api.release_placement(name)
-    if client.json:
-        echo_json({"released": name})
-    else:
-        echo(f"released {name}")
-
-
-def _echo(client: Terms, found: list[pb.Reservation]) -> None:
-    if client.json:
-        echo_json(found)
-        return
-    rows = [
-        (
-            last_part(one.name),
-            len(one.hosts),
-            host_texts(one.hosts[:1], one.gpus[:1])[0],
-            times.time_text(one.end_time),
-        )
-        for one in found
-    ]
-    echo_table(["reservation", "hosts", "first", "until"], rows)
+def _one_job(file: Path, only: str | None, hosts_if_none: int = 0) -> tuple[Job, pb.JobSpec]:
+    """Return the job of a file that is meant; Failure if it is missing or ambiguous."""
+    found = [one for one in load_jobs(file, hosts_if_none) if only in (None, one.name)]
+    if len(found) != 1:
+        there = "has no such job" if not found else "has several jobs: say which by --only"
+        raise Failure(f"{file}: {there}")
+    return found[0], codec.job_to_pb(found[0])

@@ -194,20 +194,6 @@ def _records(client: Terms, after: int) -> Iterator[pb.AuditRecord]:
         after = page.records[-1].number
 
 
-def newest_records(client: Terms, since: float) -> list[pb.AuditRecord]:
-    """Return the records written since a time in Unix seconds, oldest first."""
-    end, found = codec.mark_from_pb(_page(client, 0, 1).head).number, list[pb.AuditRecord]()
-    while end > 0:
-        above = max(end - PAGE, 0)
-        page = [one for one in _page(client, above, PAGE).records if one.number <= end]
-        new = [one for one in page if one.time.ToNanoseconds() * 1e-9 >= since]
-        found = new + found
-        if not new or len(new) < len(page):
-            break
-        end = above
-    return found
-
-
 def _page(client: Terms, after: int, size: int) -> pb.ListAuditRecordsResponse:
     request = pb.ListAuditRecordsRequest(after=after, page_size=size)
     return client.api.audit.ListAuditRecords(request)

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Iterable
 
 import click
-import orjson
 
 from heddle.client import NotAllowed
 from heddle.names import value_name
 from heddle.v1 import audit_pb2
 from heddle.v1 import plan_pb2 as pb
-from heddle_controller.cli.audit import newest_records
 from heddle_controller.cli.client import Terms
 from heddle_controller.cli.failure import Failure
 from heddle_controller.cli.options import last_part, with_client
@@ -24,6 +23,8 @@ from heddle_controller.serve.codec import times
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _STATES = {"set_link_state", "set_switch_state"}
 """Actions whose new state is told."""
+_PAGE = 1000
+"""Audit records per answer."""
 _COLUMNS = ("time", "who", "plan", "what", "moved", "worst link", "bound", "no path")
 
 
@@ -78,7 +79,7 @@ def seconds_of(text: str, option: str) -> float:
 
 def _records(client: Terms, start: float) -> list[audit_pb2.AuditRecord]:
     try:
-        found = newest_records(client, start)
+        found = _newest_records(client, start)
     except NotAllowed:
         echo("who asked for changes is told to operators alone", err=True)
         return []
@@ -86,10 +87,29 @@ def _records(client: Terms, start: float) -> list[audit_pb2.AuditRecord]:
     return [one for one in found if one.name == fabric or one.name.startswith(f"{fabric}/")]
 
 
+def _newest_records(client: Terms, since: float) -> list[audit_pb2.AuditRecord]:
+    """Return the records written since a time in Unix seconds, oldest first."""
+    end, found = _page(client, 0, 1).head.number, list[audit_pb2.AuditRecord]()
+    while end > 0:
+        above = max(end - _PAGE, 0)
+        page = [one for one in _page(client, above, _PAGE).records if one.number <= end]
+        new = [one for one in page if one.time.ToNanoseconds() * 1e-9 >= since]
+        found = new + found
+        if not new or len(new) < len(page):
+            break
+        end = above
+    return found
+
+
+def _page(client: Terms, after: int, size: int) -> audit_pb2.ListAuditRecordsResponse:
+    request = audit_pb2.ListAuditRecordsRequest(after=after, page_size=size)
+    return client.api.audit.ListAuditRecords(request)
+
+
 def _record_row(record: audit_pb2.AuditRecord) -> tuple[object, ...]:
     when, what = times.time_text(record.time), f"{record.action} {last_part(record.name)}"
     if record.action in _STATES and record.after:
-        state = orjson.loads(record.after).get("admin_state", "")
+        state = json.loads(record.after).get("admin_state", "")
         what = f"{what}: {str(state).lower()}"
     return (when, record.actor or "-", "", what, "", "", "", "")
 

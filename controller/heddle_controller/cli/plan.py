@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import math
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import click
 
+from heddle.ports import PORT_COUNT
 from heddle.v1 import common_pb2
 from heddle.v1 import plan_pb2 as pb
 from heddle_controller.cli.client import Terms
-from heddle_controller.cli.failure import EXIT_CODES, FAULT, UNROUTED, CommandGroup, Failure
+from heddle_controller.cli.failure import EXIT_CODES, CommandGroup, Failure
 from heddle_controller.cli.history import causes_text, seconds_of
 from heddle_controller.cli.options import with_client
 from heddle_controller.cli.output import (
@@ -25,23 +22,11 @@ from heddle_controller.cli.output import (
     echo_table,
     format_options,
 )
-from heddle_controller.cli.plan_run import CheckedPlan, PlanRequest, Tell, run
-from heddle_controller.cli.routes import (
-    AFTER_LOSS,
-    after_loss_row,
-    certificate_text,
-    echo_turns,
-    echo_unprotected,
-    path_text,
-)
-from heddle_controller.model.errors import InputError
-from heddle_controller.model.files.flows_file import MOST_QPS
-from heddle_controller.plan.verify import PlanInvalid
+from heddle_controller.cli.routes import path_text
 from heddle_controller.serve.codec import times
 
 _FILE = click.Path(path_type=Path)
 """A path that is checked by the code that opens it, which names the cure in one line."""
-REASONS_SHOWN = 10
 GENERATIONS = 2**63 - 1
 
 
@@ -49,7 +34,7 @@ GENERATIONS = 2**63 - 1
 @click.option("--fabric", type=_FILE, help="fabric.json, plain or gzip.")
 @click.option("--flows", type=_FILE, help="flows.csv, plain or gzip.")
 @click.option("--jobs", type=_FILE, help="jobs.yaml; its flows are added to --flows.")
-@click.option("--qps", type=click.IntRange(1, MOST_QPS), help="QPs of every flow.")
+@click.option("--qps", type=click.IntRange(1, PORT_COUNT), help="QPs of every flow.")
 @click.option(
     "--down",
     multiple=True,
@@ -102,30 +87,11 @@ def plan(ctx: click.Context, /, *, as_json: bool, **asked: Any) -> None:  # noqa
         return
     if asked["fabric"] is None:
         raise click.UsageError("Missing option '--fabric'.", ctx)
-    request = PlanRequest(**asked)
-    if request.flows is None and request.jobs is None:
-        raise Failure("nothing to plan: give --flows, --jobs or both")
-    limit = request.time_limit
-    if limit is not None and not (math.isfinite(limit) and limit >= 0):
-        raise Failure(f"--time-limit is {limit:g}; give seconds, 0 or more")
+    # Commands on a controller's plans do not wait for what only this one needs.
+    from heddle_controller.cli.plan_offline import plan_files  # noqa: PLC0415
+
     client = ctx.find_object(Terms)
-    notes: list[str] = []
-    try:
-        with _progress() as tell:
-            outcome = run(request, tell, notes.append)
-    except InputError as error:
-        raise Failure(str(error)) from error
-    except PlanInvalid as error:
-        message = f"{error}; nothing was written. This is a fault of Heddle: please report it"
-        raise Failure(message, FAULT) from error
-    for note in notes:
-        echo(note, err=True)
-    if as_json or (client is not None and client.json):
-        echo_json(outcome.record())
-    else:
-        _summary(outcome, request.out)
-    if outcome.plan.unrouted:
-        sys.exit(UNROUTED)
+    plan_files(asked, as_json=as_json or (client is not None and client.json))
 
 
 @plan.command("diff")
@@ -254,67 +220,3 @@ def _path(path: common_pb2.Path) -> str:
     """Return the nodes of a path, with its QPs if the flow has others elsewhere."""
     some = f" (QPs {path.first_qp}-{path.last_qp})" if path.share < 1 else ""
     return path_text(path) + some
-
-
-@contextmanager
-def _progress() -> Iterator[Tell]:
-    """Show the current step on a terminal, and nothing elsewhere."""
-    if not sys.stderr.isatty():
-        yield lambda _: None
-        return
-    from rich.console import Console  # noqa: PLC0415 - so that no pipe waits for it
-
-    console = Console(stderr=True)
-    with console.status("") as status:
-        yield lambda step: status.update(f"{step} …")
-
-
-def _summary(outcome: CheckedPlan, out: Path | None) -> None:
-    plan, timing = outcome.plan, outcome.timing
-    routed = len(plan.flows) - len(plan.unrouted)
-    repaired = "repair_seconds" in timing
-    seconds = {name.removesuffix("_seconds"): value for name, value in timing.items()}
-    echo_pairs(
-        {
-            "fabric": plan.fabric.name,
-            "flows": f"{routed} routed, {len(plan.unrouted)} without a path",
-            "moved": f"{outcome.changed} flows" if repaired else "",
-            "worst link": certificate_text(plan.certificate),
-            "seconds": ", ".join(f"{name} {value:.3f}" for name, value in seconds.items()),
-            "written to": out or "",
-        }
-    )
-    rows = [
-        (tier.tier, f"{tier.max_utilization:.3f}", f"{tier.lower_bound:.3f}")
-        for tier in plan.certificate.tiers
-    ]
-    if rows:
-        echo_table(["tier", "worst link", "lower bound"], rows)
-    if plan.certificate.after_loss:
-        echo_table(AFTER_LOSS, [after_loss_row(one) for one in plan.certificate.after_loss])
-    echo_turns(plan.certificate.turns or ())
-    for note in plan.notes:
-        echo(f"note: {note}")
-    unsplit = outcome.unsplit()
-    if unsplit:
-        echo(
-            f"note: {len(unsplit)} flows on over-full links have one QP, so they cannot be split:"
-            f" try --qps 2: {_some(unsplit)}"
-        )
-    exposed = outcome.exposed()
-    if exposed:
-        echo(
-            f"note: PFC may hold up {len(exposed)} flows that cross no over-full link, but share"
-            f" links with other jobs' flows to one: {_some(exposed)}"
-        )
-    unprotected = outcome.unprotected()
-    echo_unprotected(len(unprotected), unprotected[:REASONS_SHOWN])
-    reasons = sorted(plan.unrouted.items())
-    for row, reason in reasons[:REASONS_SHOWN]:
-        echo(f"no path for {plan.flows.ids[row]}: {reason}")
-    if len(reasons) > REASONS_SHOWN:
-        echo(f"and {len(reasons) - REASONS_SHOWN} more flows without a path")
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:REASONS_SHOWN]) + (" …" if len(names) > REASONS_SHOWN else "")

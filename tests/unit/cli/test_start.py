@@ -44,9 +44,10 @@ def test_commands_that_compute_nothing_do_not_wait_for_numpy() -> None:
     """
     jobs = ("delete", "list", "ports", "release", "replace", "reservations", "reserve", "resize")
     light = [
-        *("slurm prolog", "slurm epilog", "drain", "undrain", "overlay", "doctor"),
+        *("slurm prolog", "slurm epilog", "drain", "undrain", "overlay", "doctor", "history"),
         *(f"job {command}" for command in (*jobs, "resume", "show", "suspend", "watch")),
         *(f"fabric {command}" for command in ("delete", "link", "list", "show", "switch", "watch")),
+        *(f"plan {command}" for command in ("diff", "release", "rollback")),
         *(f"show {command}" for command in ("explain", "links", "plan", "routes")),
         *(f"demand {command}" for command in ("delete", "list", "rates", "show")),
     ]

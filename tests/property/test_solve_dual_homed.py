@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+from itertools import permutations as permutations_of
 from random import Random
 
 import numpy as np
 import pytest
 
+from heddle_controller.model.arrays import NONE
 from heddle_controller.model.fabric import NodeKind, State
 from heddle_controller.solve import solve
 from heddle_controller.solve.assignment import Assignment, inner_paths
 from heddle_controller.solve.candidates import Candidates
 from heddle_controller.solve.fairness.sharing import Shares
 from heddle_controller.solve.network import Network
+from heddle_controller.solve.repair.backups import (
+    OF_ALL,
+    OF_LINK,
+    SharedLinks,
+    floors,
+    least_shared,
+)
 from heddle_emulator.fluid.rates import flow_ratios
 from heddle_emulator.topology import dual_tor
 from tests.bench.workloads import between_switches
@@ -66,6 +75,40 @@ def test_plans_are_within_a_qp_of_the_optimum() -> None:
         step /= case.fabric.structure.capacity.min()
         worst = float(utilization_of(plan).max(initial=0.0))
         assert worst <= max(best.high, 1.0) + step + CLOSE, case
+
+
+def test_no_way_shares_less_than_the_links_of_the_nics_allow() -> None:
+    """No way shares less with a path than its floor says, and no backup shares more than a way.
+
+    Links of the small fabrics are down. Some floors say that there is
+    no other way, and some ways reach their floor.
+    """
+    alone = reached = 0
+    for seed in range(6):
+        random = Random(seed)
+        planes = 1 + seed % 2
+        fabric = dual_tor(pairs=2, spines=2 * planes, nics_per_pair=3, planes=planes)
+        links = random.sample(range(fabric.link_count), 4)
+        network = Network(fabric.with_links(dict.fromkeys(links, State.DOWN)))
+        candidates, idle = Candidates(network, 64), np.zeros(network.arc_count + 1)
+        nics = fabric.rows_of_kind(NodeKind.NIC)
+        for ends in permutations_of(nics[network.terminal[nics] != NONE].tolist(), 2):
+            known, ways = candidates.between(*ends), candidates.with_detours(*ends)
+            for row in known[:3]:
+                path = row[row != network.pad]
+                direct = ~np.isin(path, network.inner).any()
+                own = np.array([path[:1], path[-1:] ^ 1])
+                of_all = floors(network, np.array(ends)[:, None], own, np.array([direct]))
+                floor, shared = int(of_all[0]), SharedLinks(network, ends, path)
+                least = int(shared.of_paths(ways).min())
+                assert least >= floor, (seed, ends)
+                backup = least_shared(candidates, ends, path, idle)
+                cost = int(shared.of_paths(backup[None])[0]) if len(backup) else OF_ALL
+                assert cost // OF_LINK <= least // OF_LINK, (seed, ends)
+                alone += floor == OF_ALL
+                reached += 0 < floor == least
+    assert alone
+    assert reached
 
 
 @pytest.mark.deep

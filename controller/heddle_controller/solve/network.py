@@ -91,7 +91,14 @@ class Network:
 
     def switch_parts(self) -> Ints:
         """Return the number of each switch's part that usable links join; ``NONE`` for NICs."""
-        arcs = self.inner[self.usable[self.inner]]
+        return self._parts(self.inner[self.usable[self.inner]])
+
+    @cached_property
+    def wired_parts(self) -> Ints:
+        """The number of each switch's part that links join, usable or not; ``NONE`` for NICs."""
+        return self._parts(self.inner)
+
+    def _parts(self, arcs: Ints) -> Ints:
         part = joined_parts(self.tail[arcs], self.head[arcs], self.fabric.node_count)
         return np.where(self.level == NodeKind.NIC, NONE, part)
 

@@ -282,9 +282,8 @@ def _so_far(
     """Return failure loads of the links under paths marked by ``bare``, from the known backups."""
     failure_loads = FailureLoads(network, flows, paths)
     at_risk = np.zeros(network.arc_count, dtype=np.bool_)
-    arcs = paths.take(np.flatnonzero(bare)).arcs
-    at_risk[arcs] = True
-    at_risk[arcs ^ 1] = True
+    links = _risk(network, paths.take(np.flatnonzero(bare)).arcs)
+    at_risk[2 * links] = at_risk[2 * links + 1] = True
     for row in np.flatnonzero(paths.crosses(at_risk) & (backup[:, 1] != NONE)).tolist():
         links = _risk(network, paths.of(row))
         failure_loads.note(links[at_risk[2 * links]], row, backup[row][backup[row] != NONE])
@@ -488,13 +487,12 @@ def least_shared(candidates: Candidates, ends: tuple[int, int], taken: Ints, use
     best = int(np.lexsort((worst, cost))[0])
     chosen, least = choice[best], int(cost[best])
     grain = OF_LINK if network.tiered else OF_SWITCH
-    if least >= grain and network.tiered:
-        wider = candidates.over_every_apex(*ends)
-        cost = shared.of_paths(wider) // grain
-        if (cost < least // grain).any():
-            chosen, least = wider[cost.argmin()], int(cost.min()) * grain
-    if least >= grain:  # rare, and slow: this looks at all arcs
-        chosen, least = _cheaper(candidates, ends, shared, (chosen, least), grain)
+    if least >= grain:
+        out, into = taken[:1], taken[-1:] ^ 1
+        direct = np.array([not len(_risk(network, taken))])
+        floor = int(floors(network, np.array(ends)[:, None], np.stack([out, into]), direct)[0])
+        if least // grain > floor // grain:
+            chosen, least = _cheaper(candidates, ends, shared, (chosen, least), grain)
     way: Ints = chosen[chosen != network.pad]
     return way if least < OF_ALL else way[:0]
 
@@ -510,9 +508,14 @@ def _cheaper(
 
     Costs are compared in units of ``grain``.
     """
-    chosen, least = known
+    network, (chosen, least) = candidates.network, known
+    if network.tiered:
+        wider = candidates.over_every_apex(*ends)
+        cost = shared.of_paths(wider) // grain
+        if (cost < least // grain).any():
+            chosen, least = wider[cost.argmin()], int(cost.min()) * grain
     source, destination = (np.array([end]) for end in ends)
-    for cost in shared.by_arc():
+    for cost in shared.by_arc():  # rare, and slow: this looks at all arcs
         if least < grain:
             break
         _, found = candidates.cheapest.paths(cost.astype(np.float64), source, destination, least)
@@ -530,6 +533,56 @@ not beginning with the path's link of a NIC that has several. ``OF_BETWEEN`` is 
 shared link between switches. ``OF_ALL`` stands for a way that shares everything. The steps between
 the costs keep the order: no way has as many hops as one switch costs, and so on.
 """
+
+
+def floors(network: Network, ends: Ints, own: Ints, direct: Bools) -> Ints:
+    """Return a cost that no way between terminals is below, whatever switches are up.
+
+    It is what ways must share with the path because the terminals have few links, shape (paths,).
+
+    Args:
+        network: The network.
+        ends: Source and destination terminal of each path, shape (2, paths).
+        own: The arcs by which the path leaves the source and, backwards, the destination, likewise.
+        direct: Marks the paths without links between switches.
+    """
+    several = network.several[ends]
+    if not several.any():
+        return np.zeros(ends.shape[1], dtype=np.int64)
+    (leave, first, out), (enter, last, into) = (_links_at(network, nodes) for nodes in ends)
+    alike = [
+        (arcs == arc[:, None]) & many[:, None]
+        for arcs, arc, many in zip((leave, enter), own, several, strict=True)
+    ]
+    begins = OF_FIRST * (several[0][:, None] & ~alike[0])
+    cost = begins[:, :, None] + OF_LINK * alike[1][:, None, :]
+    # The path's last switch, if a way passes another one before it.
+    shared = several[1] & ~direct
+    shared = (last == network.head[own[1]][:, None]) & shared[:, None]
+    cost += OF_SWITCH * (shared[:, None, :] & (first[:, :, None] != last[:, None, :]))
+    alone = [same | ~many[:, None] for same, many in zip(alike, several, strict=True)]
+    cost[direct[:, None, None] & alone[0][:, :, None] & alone[1][:, None, :]] = OF_ALL
+    parts = network.wired_parts
+    joined = out[:, :, None] & into[:, None, :]
+    joined &= parts[first][:, :, None] == parts[last][:, None, :]
+    least: Ints = np.where(joined, cost, OF_ALL).min(axis=(1, 2), initial=OF_ALL)
+    return least
+
+
+def _links_at(network: Network, terminals: Ints) -> tuple[Ints, Ints, Bools]:
+    """Return the arcs out of terminals that are NICs, their switches, and which of them exist.
+
+    Each has shape (terminals, links). A switch has one element: the padding, and the switch itself.
+    """
+    begin, arcs = network.fabric.structure.out
+    several = network.several[terminals]
+    count = np.where(several, begin[terminals + 1] - begin[terminals], 1)
+    link = np.arange(int(count.max(initial=1)))
+    there, several = link < count[:, None], several[:, None]
+    place = np.minimum(begin[terminals][:, None] + link, len(arcs) - 1)
+    leave = np.where(there & several, arcs[place], network.pad)
+    there &= np.append(network.usable, True)[leave]
+    return leave, np.where(several, network.head_or_none[leave], terminals[:, None]), there
 
 
 class SharedLinks:

@@ -26,6 +26,7 @@ from heddle_controller.solve.repair.backups import (
     OF_LINK,
     OF_SWITCH,
     backups_of,
+    floors,
     least_shared,
 )
 
@@ -69,7 +70,7 @@ class SparePaths:
         self._inner = np.zeros(network.arc_count, dtype=np.bool_)
         self._inner[network.inner] = True
         self.poor: dict[int, int] = poor_backups(network, plan.flows, plan.paths, plan.backups)
-        """What backups share with paths, for each flow where they share anything."""
+        """What ``poor_backups`` says of the plan."""
         self._runs = [self._sorted(plan.backups)]
         """Arcs, ascending, and the flow that uses each. One run holds many backups."""
         self._later: defaultdict[int, set[int]] = defaultdict(set)
@@ -145,10 +146,10 @@ class SparePaths:
 
 
 def poor_backups(network: Network, flows: Flows, paths: Paths, backups: Paths) -> dict[int, int]:
-    """Return the flows whose backups share a link or switch with their paths, or are missing.
+    """Return the flows whose backups share more with their paths than must be, or are missing.
 
-    The values are how much they share, as ``backups.SharedLinks`` counts it and summed over the
-    paths of the flow. A missing backup counts as sharing everything.
+    The values are how much more they share than ``backups.floors`` says, as ``SharedLinks`` counts
+    it and summed over the paths of the flow. A missing backup counts as sharing everything.
     """
     source, target = flows.source[paths.flow], flows.destination[paths.flow]
     ends = network.terminal[source], network.terminal[target]
@@ -167,6 +168,14 @@ def poor_backups(network: Network, flows: Flows, paths: Paths, backups: Paths) -
     switches = _among(row, network.head[spare], owner[passed], network.head[arcs[passed]])
     np.add.at(cost, row[switches & ~begins], OF_SWITCH)
     poor = np.flatnonzero(cost)
+    if len(poor):
+        begin = starts(np.bincount(owner, minlength=len(paths)))
+        climbs = network.level[network.tail[arcs]] != NodeKind.NIC
+        climbs &= network.level[network.head[arcs]] != NodeKind.NIC
+        direct = np.bincount(owner[climbs], minlength=len(paths)) == 0
+        own = np.stack([arcs[begin[poor]], arcs[begin[poor + 1] - 1] ^ 1])
+        cost[poor] -= floors(network, np.stack(ends)[:, poor], own, direct[poor])
+        poor = poor[cost[poor] > 0]
     total = np.zeros(len(flows), dtype=np.int64)
     np.add.at(total, paths.flow[poor], cost[poor])
     found = distinct(paths.flow[poor])
@@ -186,9 +195,16 @@ def _between_terminals(network: Network, paths: Paths) -> tuple[Ints, Ints, Bool
 
 
 def _among(row: Ints, value: Ints, other_row: Ints, other: Ints) -> Bools:
-    """Whether each value also occurs among the ``other`` values with the same row."""
-    width = int(max(value.max(initial=0), other.max(initial=0))) + 1
-    found: Bools = np.isin(row * width + value, other_row * width + other)
+    """Whether each value also occurs among the ``other`` values with the same row.
+
+    ``other_row`` ascends. There are few values to a row.
+    """
+    found = np.zeros(len(row), dtype=np.bool_)
+    first = starts(np.bincount(other_row, minlength=int(row.max(initial=NONE)) + 1))
+    place, end = first[row], first[row + 1]
+    while len(left := np.flatnonzero(~found & (place < end))):
+        found[left] = other[place[left]] == value[left]
+        place += 1
     return found
 
 

@@ -118,12 +118,12 @@ class LossScreen:
             return True
         if not _comparable(before, plan):
             return False
-        rows = rows_left(before.flows, plan.flows)
-        if rows is not None:
+        if plan.flows is not before.flows and not plan.flows.begins_with(before.flows):
+            rows = rows_left(before.flows, plan.flows)
+            if rows is None:
+                return False
             before = plan_left(before, rows, plan.flows)
             left = self.standing.end_jobs(before, rows)
-        elif plan.flows is not before.flows and not plan.flows.begins_with(before.flows):
-            return False
         count, losses = len(plan.flows), SingleLosses.of(plan.fabric)
         changed = differing(before.paths, plan.paths, count)
         changed |= differing(before.backups, plan.backups, count)
@@ -191,11 +191,15 @@ class LossScreen:
         self._turned[..., arcs] = more
         onto, spare = standing.spares(arcs)
         at, user = np.append(place, onto), np.append(slot, spare)
-        slow = np.zeros(used.shape)
+        wants, slow = np.zeros(count), np.zeros(used.shape)
+        np.maximum.at(wants, at, routes.wants[user])
         for kind, one in enumerate(slow):
             shares = FairShares(standing, capacity, uses, more[:, kind])
             self.level[kind, arcs] = shares.level
-            np.maximum.at(one, at, routes.wants[user] / shares.of(at, user))
+            if uses.phased.simple:  # all users of an arc get the same
+                np.divide(wants, shares.level, out=one)
+            else:
+                np.maximum.at(one, at, routes.wants[user] / shares.of(at, user))
         self.slow.put(arcs, slow)
 
 

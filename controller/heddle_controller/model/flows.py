@@ -110,6 +110,8 @@ class Flows:
 
     def begins_with(self, other: Flows) -> bool:
         """Return whether each column, and each list of names, begins with that of ``other``."""
+        if self is other:
+            return True
         pairs = [(getattr(self, f.name), getattr(other, f.name)) for f in fields(self)]
         return len(self) >= len(other) and all(
             np.array_equal(one[: len(two)], two)

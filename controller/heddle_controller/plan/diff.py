@@ -268,8 +268,7 @@ def changed_flows(old: Plan, new: Plan) -> Ints:
     A flow that had no path and gets one does not count. Flows are matched by id, and nodes and
     links by id and key, since both fabrics may have been read separately from one file.
     """
-    same = new.flows.same_as(old.flows) or new.flows.begins_with(old.flows)
-    if old.fabric.structure is new.fabric.structure and same:
+    if old.fabric.structure is new.fabric.structure and new.flows.begins_with(old.flows):
         rows = differing(old.paths, new.paths, len(new.flows))
         was, now = (one.take(np.flatnonzero(rows[one.flow])) for one in (old.paths, new.paths))
         return _moved((was, was.arcs, was.flow), now, len(new.flows))

@@ -467,8 +467,7 @@ def _comparable(plan: Plan, old: Plan) -> bool:
     structure = plan.fabric.structure
     if structure is not old.fabric.structure or len(structure.nodes.ids) > MOST_NODES:
         return False
-    same = plan.flows.same_as(old.flows) or plan.flows.begins_with(old.flows)
-    return len(plan.flows) > 0 and same
+    return len(plan.flows) > 0 and plan.flows.begins_with(old.flows)
 
 
 def _differing_flows(plan: Plan, old: Plan) -> Bools:

@@ -337,7 +337,7 @@ def _new_rows(plan: Plan, known: Plan) -> Ints | None:
 
 
 def _comes_first(known: Plan, plan: Plan) -> bool:
-    return plan.flows.same_as(known.flows) or plan.flows.begins_with(known.flows)
+    return plan.flows.begins_with(known.flows)
 
 
 def _told(plan: Plan, what: str, faults: Iterator[Fault]) -> Iterator[str]:

@@ -118,7 +118,7 @@ class LossScreen:
             return True
         if not _comparable(before, plan):
             return False
-        if plan.flows is not before.flows and not plan.flows.begins_with(before.flows):
+        if not plan.flows.begins_with(before.flows):
             rows = rows_left(before.flows, plan.flows)
             if rows is None:
                 return False

@@ -161,6 +161,47 @@ async def test_the_next_controller_withdraws_the_entries_of_a_deleted_fabric(hou
         await house.until(lambda: _is_empty(house), "empty tables")
 
 
+async def test_switches_that_a_new_fabric_leaves_out_lose_their_entries(house: House) -> None:
+    """They do so once all other switches hold the new plan, or when they come back after that.
+
+    One that has accepted a newer plan keeps its entries. Put back, all get entries again.
+    """
+    switches, smaller = house.gateway.switches, three_tiers(spines=1)
+    async with house.running():
+        await furnish(house, J1, J2)
+        before = await house.committed()
+        ids = smaller.structure.index
+        left_out = [name for name in before.switches() if name not in ids]
+        gone, away = (name for name in left_out if switches[name].table.entries)
+        slow = next(name for name in before.switches() if name.startswith("l"))
+        switches[slow].answers.clear()
+        house.gateway.disconnect(away)
+        pushes, lost = house.push_count(), house.watch_packets(house.fabric, J1, J2)
+        await house.store.put_fabric("f1", smaller)
+        await house.until(lambda: _newer(house, before.generation), "a new plan")
+        await house.until(lambda: house.push_count() > pushes, "pushes of it")
+        assert switches[gone].table.entries
+        switches[slow].answers.set()
+        await house.until(lambda: not switches[gone].table.entries, "an empty table")
+        await house.programmed("j1", "j2")
+        assert switches[away].table.entries
+        table = switches[away].table
+        fence, table.fence = table.fence, (table.fence[0], 1000)
+        house.gateway.connect(away)
+        await house.store.set_switch_state("f1", "c0.0", State.DRAINED)
+        await house.until(lambda: _newer(house, before.generation + 1), "another plan")
+        await house.programmed("j1", "j2")
+        assert table.entries
+        table.fence = fence
+        house.gateway.connect(away)
+        await house.until(lambda: not table.entries, "an empty table")
+        await house.store.put_fabric("f1", house.fabric)
+        await house.until(lambda: switches[gone].table.entries and table.entries, "entries")
+        await house.settled()
+        assert not lost
+        assert house.figures.counts[Metric.RECONCILE_FAILURES] == 0
+
+
 async def test_fabrics_that_come_and_go_fast(house: House) -> None:
     """However fast fabrics come and go, also different ones, the last one is planned."""
     async with house.running():

@@ -22,6 +22,7 @@ from heddle_controller.serve.agents.link_book import SPARE
 from heddle_controller.serve.codec import times
 from heddle_controller.state.errors import SessionLost
 from heddle_controller.state.records import FabricRecord
+from tests.support.reconcile_world import three_tiers
 from tests.support.serving import Serving, reason, refusal, serving, violations
 from tests.support.store_samples import clos
 from tests.support.waiting import until
@@ -260,16 +261,29 @@ async def test_a_stranger_is_told_the_cure(
         (b"d", 1, ""),
     ],
 )
-async def test_only_entries_of_a_deleted_fabric_are_withdrawn(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, holds: bytes, newest: int, why: str
+@pytest.mark.parametrize("deleted", [True, False])
+async def test_only_entries_of_fabrics_that_are_gone_are_withdrawn(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    holds: bytes,
+    newest: int,
+    why: str,
+    *,
+    deleted: bool,
 ) -> None:
-    """Sessions of a deleted fabric end. The leader accepts another one only to withdraw entries."""
+    """Sessions of a deleted fabric, or of a switch that a new fabric leaves out, end.
+
+    The leader accepts another one only to withdraw entries.
+    """
     monkeypatch.setattr(introductions, "_LOOK_SECONDS", 0.01)
     async with serving(tmp_path) as s:
         await s.put_fabric()
         await s.commit_plan()
         async with connected(s) as agent:
-            await s.store.delete_fabric("f1")  # generation 2
+            if deleted:
+                await s.store.delete_fabric("f1")  # generation 2
+            else:
+                await s.store.put_fabric("f1", three_tiers())
             assert (await refusal(_heard_out(agent))).code().name == "NOT_FOUND"
         again = Agent(s)
         await again.say(introduction(table_digest=holds, highest_generation=newest))

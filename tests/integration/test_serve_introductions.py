@@ -73,7 +73,10 @@ class Session:
 
 
 async def test_neighbours_are_told_of_each_other(tmp_path: Path) -> None:
-    """Each switch gets the addresses of the switches that it has links with, and the same keys."""
+    """Each switch gets the addresses of the switches that it has links with, and the same keys.
+
+    All are told again as soon as an agent shows that the fabric has changed.
+    """
     async with serving(tmp_path) as s:
         await s.put_fabric(FABRIC)
         sessions = [
@@ -94,6 +97,9 @@ async def test_neighbours_are_told_of_each_other(tmp_path: Path) -> None:
         moved = Session(s, "l1", "10.0.0.9:7402")
         await moved.begin()
         await until(lambda: spine.peers()["l1"] == "10.0.0.9:7402")
+        await s.put_fabric(clos(spines=3))
+        await Session(s, "s2", "").begin()
+        await until(lambda: leaf.peers() == {"s0": "10.0.0.3:7402", "s1": "", "s2": ""})
 
 
 async def test_an_agent_without_peer_notices_is_left_alone(tmp_path: Path) -> None:

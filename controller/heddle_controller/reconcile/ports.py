@@ -71,14 +71,14 @@ class AgentSession:
     highest_generation: int = 0
     """Generation of the newest push that the agent has accepted for this fabric; 0 for none."""
 
-    def holds_entries_before(self, deletion: int) -> bool:
-        """Return whether it began with entries of a fabric whose deletion took this generation.
+    def holds_entries_before(self, newest: int) -> bool:
+        """Return whether it began with entries of a fabric that has had no newer generation.
 
         An agent that has accepted anything newer has entries of another fabric, although the store
         does not know it: it may have lost its newest writes. An agent that has accepted nothing
         may have been started with the wrong name.
         """
-        return bool(self.table_digest) and 0 < self.highest_generation <= deletion
+        return bool(self.table_digest) and 0 < self.highest_generation <= newest
 
 
 @dataclass(frozen=True, slots=True)

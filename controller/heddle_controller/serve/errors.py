@@ -88,6 +88,13 @@ def no_fabric_for(switch: str, fabric: str) -> Refusal:
     return not_found("UNKNOWN_FABRIC", message, fabric=fabric, switch=switch)
 
 
+def not_in_fabric(switch: str, fabric: str) -> Refusal:
+    """Return a refusal: the fabric that an agent's session is for does not have its switch."""
+    cure = "start the agent with the node id of its switch, or put a fabric that has it"
+    message = f"switch {switch!r} is not in fabrics/{fabric}; {cure}"
+    return not_found("UNKNOWN_SWITCH", message, fabric=fabric, switch=switch)
+
+
 def aborted(reason: str, message: str, **metadata: str) -> Refusal:
     """Return a refusal: the call lost a race; the client should read again and repeat it."""
     return Refusal(grpc.StatusCode.ABORTED, reason, message, metadata)

@@ -49,9 +49,10 @@ class AgentServiceStub:
     8. An agent that accepts notices from other agents says at which address. It gets its peers and
     their common keys, at the start and whenever they change. It keeps both for times without a
     controller.
-    9. If the fabric was deleted, and the switch still has entries of it, the leader accepts the
-    session only to have the switch remove them, and then ends it with NOT_FOUND. Whether the
-    entries are of that fabric follows from highest_generation: a deletion takes a generation.
+    9. If the fabric was deleted, or replaced by one without the switch, and the switch still has
+    entries, the leader accepts the session only to have the switch remove them, and then ends it
+    with NOT_FOUND. Whether the entries are of that fabric follows from highest_generation: a
+    deletion takes a generation.
     """
 
     def __init__(self, channel):
@@ -91,9 +92,10 @@ class AgentServiceServicer:
     8. An agent that accepts notices from other agents says at which address. It gets its peers and
     their common keys, at the start and whenever they change. It keeps both for times without a
     controller.
-    9. If the fabric was deleted, and the switch still has entries of it, the leader accepts the
-    session only to have the switch remove them, and then ends it with NOT_FOUND. Whether the
-    entries are of that fabric follows from highest_generation: a deletion takes a generation.
+    9. If the fabric was deleted, or replaced by one without the switch, and the switch still has
+    entries, the leader accepts the session only to have the switch remove them, and then ends it
+    with NOT_FOUND. Whether the entries are of that fabric follows from highest_generation: a
+    deletion takes a generation.
     """
 
     def Session(self, request_iterator, context):
@@ -150,9 +152,10 @@ class AgentService:
     8. An agent that accepts notices from other agents says at which address. It gets its peers and
     their common keys, at the start and whenever they change. It keeps both for times without a
     controller.
-    9. If the fabric was deleted, and the switch still has entries of it, the leader accepts the
-    session only to have the switch remove them, and then ends it with NOT_FOUND. Whether the
-    entries are of that fabric follows from highest_generation: a deletion takes a generation.
+    9. If the fabric was deleted, or replaced by one without the switch, and the switch still has
+    entries, the leader accepts the session only to have the switch remove them, and then ends it
+    with NOT_FOUND. Whether the entries are of that fabric follows from highest_generation: a
+    deletion takes a generation.
     """
 
     @staticmethod

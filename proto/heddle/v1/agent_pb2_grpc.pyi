@@ -50,9 +50,10 @@ class AgentServiceStub:
     8. An agent that accepts notices from other agents says at which address. It gets its peers and
        their common keys, at the start and whenever they change. It keeps both for times without a
        controller.
-    9. If the fabric was deleted, and the switch still has entries of it, the leader accepts the
-       session only to have the switch remove them, and then ends it with NOT_FOUND. Whether the
-       entries are of that fabric follows from highest_generation: a deletion takes a generation.
+    9. If the fabric was deleted, or replaced by one without the switch, and the switch still has
+       entries, the leader accepts the session only to have the switch remove them, and then ends it
+       with NOT_FOUND. Whether the entries are of that fabric follows from highest_generation: a
+       deletion takes a generation.
     """
 
     @_typing.overload
@@ -95,9 +96,10 @@ class AgentServiceAsyncStub(AgentServiceStub):
     8. An agent that accepts notices from other agents says at which address. It gets its peers and
        their common keys, at the start and whenever they change. It keeps both for times without a
        controller.
-    9. If the fabric was deleted, and the switch still has entries of it, the leader accepts the
-       session only to have the switch remove them, and then ends it with NOT_FOUND. Whether the
-       entries are of that fabric follows from highest_generation: a deletion takes a generation.
+    9. If the fabric was deleted, or replaced by one without the switch, and the switch still has
+       entries, the leader accepts the session only to have the switch remove them, and then ends it
+       with NOT_FOUND. Whether the entries are of that fabric follows from highest_generation: a
+       deletion takes a generation.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -136,9 +138,10 @@ class AgentServiceServicer(metaclass=_abc_1.ABCMeta):
     8. An agent that accepts notices from other agents says at which address. It gets its peers and
        their common keys, at the start and whenever they change. It keeps both for times without a
        controller.
-    9. If the fabric was deleted, and the switch still has entries of it, the leader accepts the
-       session only to have the switch remove them, and then ends it with NOT_FOUND. Whether the
-       entries are of that fabric follows from highest_generation: a deletion takes a generation.
+    9. If the fabric was deleted, or replaced by one without the switch, and the switch still has
+       entries, the leader accepts the session only to have the switch remove them, and then ends it
+       with NOT_FOUND. Whether the entries are of that fabric follows from highest_generation: a
+       deletion takes a generation.
     """
 
     @_abc_1.abstractmethod

@@ -11,7 +11,7 @@ not wait for the disk. It always writes the results of the newest evaluation.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -156,6 +156,8 @@ class Rollout:
         self._ledger: Ledger | None = None
         self._met: Structure | None = None
         """Structure of the last look at all sessions; None if one began or ended since."""
+        self._left_out: tuple[str, ...] = ()
+        """Switches with a session that were not in the fabric then."""
         self._retry_delay = settings.retry_first
         self._retry_at: float | None = None
         self._newest: tuple[Evaluation, Target] | None = None
@@ -207,28 +209,33 @@ class Rollout:
             if self._ledger is not None and self._target is not None:
                 await self._round(self._ledger, self._target)
             elif self._deleted_at:
-                self._withdraw(self._deleted_at)
+                sessions = self._gateway.sessions(self._fabric)
+                self._withdraw(sessions.values(), self._deleted_at)
             await self._wait()
 
-    def _withdraw(self, deletion: int) -> None:
+    def _withdraw(self, sessions: Iterable[AgentSession], generation: int) -> None:
+        """Have switches that are in no fabric any more remove all their entries.
+
+        ``generation`` is not below that of any plan that contained them.
+        """
         none = no_entries()
         push = Push(
             mode=PushMode.FULL_SYNC,
             epoch=self._epoch,
-            generation=deletion,
+            generation=generation,
             fabric=no_fabric(),
             sets=none,
             deletes=none,
             sweep_stale=True,
             completes_generation=True,
         )
-        for session in self._gateway.sessions(self._fabric).values():
+        for session in sessions:
             if session.pushed:
-                due = 0 < self._followers.get(session.switch, 0) < deletion
+                due = 0 < self._followers.get(session.switch, 0) < generation
             else:
-                due = session.holds_entries_before(deletion)
+                due = session.holds_entries_before(generation)
             if due and session.highest_epoch <= self._epoch:
-                self._followers[session.switch] = deletion
+                self._followers[session.switch] = generation
                 answer = asyncio.ensure_future(self._gateway.push(session, push))
                 answer.add_done_callback(_retrieve)  # nobody waits for it
 
@@ -290,6 +297,10 @@ class Rollout:
         self._plan_retry(now, failing=seen.failing)
         self._ask(seen.ledger, seen.doubtful)
         await self._send(seen.pushes)
+        if self._left_out and not seen.behind:  # nothing is sent to these switches any more
+            sessions = self._gateway.sessions(self._fabric)
+            left_out = [sessions[switch] for switch in self._left_out if switch in sessions]
+            self._withdraw(left_out, ledger.generation)
         self._report(seen, target)
 
     def _collect(self) -> Inbox:
@@ -326,6 +337,7 @@ class Rollout:
             sessions = self._gateway.sessions(self._fabric)
             present = {s: one for s, one in sessions.items() if self._believes(one)}
             new = self._presence.update(present, structure, now)
+            self._left_out = tuple(s for s in present if s not in structure.index)
         for session in new:
             followed = session.switch in self._followers
             if supersedes(session.highest_epoch, self._epoch, followed=followed):

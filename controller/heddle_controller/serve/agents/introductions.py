@@ -32,7 +32,7 @@ from heddle_controller.model.errors import refuse
 from heddle_controller.model.fabric import NodeKind, Structure
 from heddle_controller.reconcile.ports import Capability
 from heddle_controller.serve.agents.stream import AgentStream
-from heddle_controller.serve.errors import no_fabric_for
+from heddle_controller.serve.errors import no_fabric_for, not_in_fabric
 from heddle_controller.state.errors import FabricDeleted, NotFound, PortError
 from heddle_controller.store.store import Store
 
@@ -133,11 +133,22 @@ class Introductions:
         """Tell the agent of a new session about its neighbours, and them about it."""
         about = stream.about
         agents = self._fabrics.setdefault(about.fabric, _FabricAgents(structure))
-        agents.structure = structure
+        self._renew(about.fabric, agents, structure)
         agents.streams[about.switch] = stream
         self._mark(about.fabric, about.switch)
         if about.peer_address:
             self._learn(about.fabric, agents, about.switch, about.peer_address)
+
+    def _renew(self, fabric: str, agents: _FabricAgents, structure: Structure) -> None:
+        """If the fabric has changed, tell all agents again, and end sessions of other switches."""
+        if structure is agents.structure:
+            return
+        agents.structure = structure
+        for switch, stream in agents.streams.items():
+            if switch in structure.index:
+                self._mark(fabric, switch)
+            else:
+                stream.end(not_in_fabric(switch, fabric))
 
     def _learn(self, fabric: str, agents: _FabricAgents, switch: str, address: str) -> None:
         if agents.addresses.get(switch) != address:
@@ -154,8 +165,8 @@ class Introductions:
     async def run(self) -> None:
         """Tell agents again when their fabric or its signing key changes, until cancelled.
 
-        Sessions of a fabric that was deleted end. If the switch still has entries, its agent gets
-        another session, to remove them.
+        Sessions end if their fabric was deleted, or replaced by one without their switch. If the
+        switch still has entries, its agent gets another session, to remove them.
         """
         known: dict[str, bytes] = {}
         while True:
@@ -172,9 +183,9 @@ class Introductions:
                 except PortError as error:
                     log.warning("fabric not read", fabric=fabric, why=str(error))
                     continue
+                self._renew(fabric, agents, structure)
                 signing = self._schedule.keys(fabric, time.time())[0]
-                if structure is not agents.structure or known.get(fabric, signing) != signing:
-                    agents.structure = structure
+                if known.get(fabric, signing) != signing:
                     for switch in agents.streams:
                         self._mark(fabric, switch)
                 known[fabric] = signing

@@ -45,7 +45,7 @@ from heddle_controller.serve.errors import (
     denied,
     failed_precondition,
     no_fabric_for,
-    not_found,
+    not_in_fabric,
 )
 from heddle_controller.serve.security.caller import current_caller
 from heddle_controller.state.errors import FabricDeleted, NotFound
@@ -55,7 +55,7 @@ from heddle_controller.store.store import Store
 log = structlog.stdlib.get_logger(__name__)
 
 _WITHDRAWAL = 10.0
-"""Seconds until an agent with entries of a deleted fabric has to come again."""
+"""Seconds until an agent that only has to remove its entries must come again."""
 
 _Context = aio.ServicerContext[Any, Any]
 Messages = AsyncIterator[pb.AgentMessage]
@@ -110,20 +110,20 @@ class AgentService(AgentServiceServicer):
     async def Session(  # type: ignore[override]  # its stub knows generators only
         self, request_iterator: Messages, context: _Context
     ) -> None:
-        first, record = await self._introduction(request_iterator)
+        first, found = await self._introduction(request_iterator)
         about = codec.session_from_pb(first, self._gateway.next_id())
         about = replace(about, certificate=current_caller().certificate)
         structlog.contextvars.bind_contextvars(fabric=about.fabric, switch=about.switch)
-        if record is None:
-            await self._withdraw(about, request_iterator, context)
+        if isinstance(found, Refusal):
+            await self._withdraw(about, found, request_iterator, context)
             return
-        means = Means(about, record.fabric.structure, self._store)
+        means = Means(about, found.fabric.structure, self._store)
         session = self._gateway.open(about)
         self._observations.joined(about)
         log.info("agent connected", version=about.software_version)
-        self._overlays.joined(session, record.overlay, withdrawn=first.overlay_withdrawn)
-        self.introductions.joined(session, record.fabric.structure)
-        del first, record  # they are large, and a session may last for months
+        self._overlays.joined(session, found.overlay, withdrawn=first.overlay_withdrawn)
+        self.introductions.joined(session, found.fabric.structure)
+        del first, found  # they are large, and a session may last for months
         reader = asyncio.create_task(self._read(session, means, request_iterator))
         try:
             await context.write(self._accepted())
@@ -141,17 +141,18 @@ class AgentService(AgentServiceServicer):
                 self._observations.left(session.about)
             log.info("agent disconnected")
 
-    async def _withdraw(self, about: AgentSession, messages: Messages, context: _Context) -> None:
-        """Have the leader tell a switch to remove the entries of a fabric that was deleted.
+    async def _withdraw(
+        self, about: AgentSession, refusal: Refusal, messages: Messages, context: _Context
+    ) -> None:
+        """Have the leader tell a switch that no fabric has any more to remove its entries.
 
         Raises:
-            Refusal: always, once the agent has answered or ``_WITHDRAWAL`` seconds are over.
+            Refusal: ``refusal``, once the agent has answered or ``_WITHDRAWAL`` seconds are over.
         """
         session = self._gateway.open(about)
-        log.warning("agent has entries of a deleted fabric")
-        reader = asyncio.create_task(self._read(session, None, messages))
-        gone = no_fabric_for(about.switch, about.fabric)
-        ending = asyncio.get_running_loop().call_later(_WITHDRAWAL, session.end, gone)
+        log.warning("agent has entries that no plan contains", why=str(refusal))
+        reader = asyncio.create_task(self._read(session, refusal, messages))
+        ending = asyncio.get_running_loop().call_later(_WITHDRAWAL, session.end, refusal)
         try:
             await context.write(self._accepted())
             async with aclosing(session.outgoing()) as outgoing:
@@ -164,10 +165,11 @@ class AgentService(AgentServiceServicer):
 
     async def _introduction(
         self, messages: Messages
-    ) -> tuple[pb.SessionParameters, FabricRecord | None]:
+    ) -> tuple[pb.SessionParameters, FabricRecord | Refusal]:
         """Return the agent's first message and its fabric, after all checks of who it is.
 
-        No fabric if it was deleted, its switch still has entries of it, and this controller leads.
+        Instead of the fabric, return a refusal if the session must end once the switch has removed
+        its entries.
 
         Raises:
             InputError: the message is malformed or no introduction.
@@ -192,29 +194,40 @@ class AgentService(AgentServiceServicer):
                 f"fabrics/{about.fabric}; give the agent that switch's certificate"
             )
             raise denied("NOT_YOUR_SWITCH", message)
-        record = await self._check_switch(about)
+        found = await self._check_switch(about)
         self._gateway.admit(about.fabric, about.switch)
-        return first.session_parameters, record
+        return first.session_parameters, found
 
-    async def _check_switch(self, about: AgentSession) -> FabricRecord | None:
+    async def _check_switch(self, about: AgentSession) -> FabricRecord | Refusal:
+        """Return the fabric; a refusal if this controller leads and has to withdraw entries.
+
+        These are entries of a fabric that was deleted, or that was replaced by one without the
+        switch.
+        """
         named = {"fabric": about.fabric, "switch": about.switch}
         try:
             record = await self._store.get_fabric(about.fabric)
         except NotFound as error:
             gone = error.generation if isinstance(error, FabricDeleted) else 0
-            if self._gateway.guard.leading and about.holds_entries_before(gone):
-                return None
-            raise no_fabric_for(about.switch, about.fabric) from None
+            return self._left_over(about, gone, no_fabric_for(about.switch, about.fabric))
         structure = record.fabric.structure
         row = structure.index.get(about.switch)
         if row is None:
-            cure = "start the agent with the node id of its switch, or put a fabric that has it"
-            message = f"switch {about.switch!r} is not in fabrics/{about.fabric}; {cure}"
-            raise not_found("UNKNOWN_SWITCH", message, **named)
+            newest = (await self._store.versions(about.fabric)).generation
+            return self._left_over(about, newest, not_in_fabric(about.switch, about.fabric))
         if structure.nodes.kind[row] == NodeKind.NIC:
             message = f"node {about.switch!r} of fabrics/{about.fabric} is a NIC; name a switch"
             raise failed_precondition("NOT_A_SWITCH", message, **named)
         return record
+
+    def _left_over(self, about: AgentSession, newest: int, refusal: Refusal) -> Refusal:
+        """Return ``refusal`` if this controller leads and has to withdraw the switch's entries.
+
+        No generation of the fabric was above ``newest``. Otherwise, raise ``refusal``.
+        """
+        if self._gateway.guard.leading and about.holds_entries_before(newest):
+            return refusal
+        raise refusal from None
 
     def _accepted(self) -> pb.ControllerMessage:
         return pb.ControllerMessage(
@@ -227,22 +240,25 @@ class AgentService(AgentServiceServicer):
             )
         )
 
-    async def _read(self, session: AgentStream, means: Means | None, messages: Messages) -> None:
+    async def _read(self, session: AgentStream, means: Means | Refusal, messages: Messages) -> None:
         """Read the agent's messages until the stream ends, then end the session the same way.
 
-        No ``means`` if the fabric was deleted. Then only answers to pushes count.
+        With a refusal in place of ``means``, only answers to pushes count. The session ends with
+        the refusal once all are answered.
         """
         pace = TokenBucket(BURST, SHARE, time.monotonic())
         try:
             async for message in messages:
                 began = time.thread_time()
                 kind = message.WhichOneof("message")
-                if kind == "link_state" and means is not None:
-                    message.link_state.CopyFrom(await means.links(message.link_state))
-                if means is not None:
+                if isinstance(means, Means):
+                    if kind == "link_state":
+                        message.link_state.CopyFrom(await means.links(message.link_state))
                     self._take(session, means, message)
                 elif kind == "push_result":
-                    self._withdrawn(session, message.push_result)
+                    session.answered(message.push_result, time.time())
+                    if not session.pending_count:
+                        session.end(means)
                 del message  # free its memory while the stream waits
                 spent = time.thread_time() - began + EACH
                 if (rest := pace.spend(spent, time.monotonic())) > 0:
@@ -253,11 +269,6 @@ class AgentService(AgentServiceServicer):
             session.end(self._fault(session.about, error))
         else:
             session.end()
-
-    def _withdrawn(self, session: AgentStream, result: pb.PushResult) -> None:
-        session.answered(result, time.time())
-        if not session.pending_count:
-            session.end(no_fabric_for(session.about.switch, session.about.fabric))
 
     def _fault(self, about: AgentSession, error: Exception) -> Exception:
         """Return the error that ends a session after an error of its reader.

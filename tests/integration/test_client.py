@@ -255,17 +255,28 @@ async def test_a_limit_may_be_any_number(tmp_path: Path) -> None:
 
 
 async def test_a_request_id_of_full_length_serves_a_replacement(tmp_path: Path) -> None:
-    """A job that exists is replaced under a request id of 64 bytes, and only once."""
+    """A job that exists is replaced under a request id of 64 bytes, and only once.
+
+    A repetition neither brings the job back after its deletion nor undoes later changes.
+    """
     async with serving(tmp_path) as s:
         await s.put_fabric(FABRIC, "pod")
         async with AsyncClient(f"127.0.0.1:{s.api.port}") as client:
+
+            async def once() -> Job:
+                return await client.submit_job(
+                    "j", spec("l1-h0"), replace=True, request_id="r" * 64
+                )
+
             await client.submit_job("j", spec("l0-h0"))
-            first, again = [
-                await client.submit_job("j", spec("l1-h0"), replace=True, request_id="r" * 64)
-                for _ in range(2)
-            ]
+            first = await once()
             assert [*first.spec.hosts] == ["l1-h0"]
-            assert again.etag == first.etag
+            other = await client.submit_job("j", spec("l2-h0"), replace=True)
+            assert (await once()).etag == first.etag
+            assert await client.list_jobs() == [other]
+            await client.delete_job("j")
+            assert (await once()).etag == first.etag
+            assert await client.list_jobs() == []
 
 
 async def test_a_job_that_is_deleted_while_it_is_replaced_is_submitted(

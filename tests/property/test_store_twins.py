@@ -131,10 +131,10 @@ STEPS = st.one_of(
         names, st.lists(hosts, max_size=2, unique=True), gpus, requests,
     ),
     step(
-        lambda n, h, a, q: lambda t: t.store.update_job(
-            "f", job(n, tuple(h), qps=2), etag=t.etag(a), request=q
+        lambda n, h, a, m, q: lambda t: t.store.update_job(
+            "f", job(n, tuple(h), qps=2), etag=t.etag(a), allow_missing=m, request=q
         ),
-        names, st.lists(hosts, max_size=2, unique=True), st.integers(0, 9), requests,
+        names, st.lists(hosts, max_size=2, unique=True), st.integers(0, 9), st.booleans(), requests,
     ),
     step(
         lambda n, h, g, q: lambda t: t.store.reserve(

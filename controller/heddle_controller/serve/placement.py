@@ -85,12 +85,17 @@ class PlacementService(PlacementServiceServicer):
 
     @override
     async def UpdateJob(self, request: pb.UpdateJobRequest, context: _Context) -> pb.Job:
-        """Replace a job's specification; its state becomes ACCEPTED again."""
+        """Replace a job's specification, or submit it; its state becomes ACCEPTED."""
         fabric, name = names.job_name.parse(request.name, "name")
         asked = request_of(request.request_id)
         job = codec.job_from_pb(name, request.spec)
         record = await self._store.update_job(
-            fabric, job, etag=request.etag, reservation=request.reservation, request=asked
+            fabric,
+            job,
+            etag=request.etag,
+            reservation=request.reservation,
+            allow_missing=request.allow_missing,
+            request=asked,
         )
         return codec.job_record_to_pb(fabric, record)
 

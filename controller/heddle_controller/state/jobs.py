@@ -300,10 +300,18 @@ def submit_job(
 
 
 def update_job(
-    view: View, job: Job, etag: str, stamp: Stamp, *, redeems: str = ""
+    view: View,
+    job: Job,
+    etag: str,
+    stamp: Stamp,
+    *,
+    redeems: str = "",
+    allow_missing: bool = False,
 ) -> tuple[Change, JobRecord]:
     """Replace a job's specification. Raises what ``Store.update_job`` documents."""
     check_known(view)
+    if allow_missing and not etag and view.raw(_job_field(job.name)) is None:
+        return submit_job(view, job, stamp, redeems=redeems)
     old = job_record(view, job.name, etag)
     if old.job == job and not redeems:
         guards = (view.guard(_job_field(job.name)),)

@@ -351,12 +351,14 @@ class Store:
         *,
         etag: str = "",
         reservation: str = "",
+        allow_missing: bool = False,
         request: Request = NOBODY,
     ) -> JobRecord:
         """Replace a job's specification. The job is ACCEPTED again and gets a new etag.
 
         If the specification is unchanged and no reservation is redeemed, the job is returned as
-        it is, and nothing is written.
+        it is, and nothing is written. With ``allow_missing`` and without ``etag``, a job that does
+        not exist is submitted; see ``submit_job``.
 
         Raises:
             InputError: the job is not valid or does not fit the fabric.
@@ -367,8 +369,15 @@ class Store:
         """
         return await self._write(
             fabric,
-            Ask(request, fingerprint("update_job", fabric, job_json(job), etag, reservation)),
-            lambda view, stamp: jobs.update_job(view, job, etag, stamp, redeems=reservation),
+            Ask(
+                request,
+                fingerprint(
+                    "update_job", fabric, job_json(job), etag, reservation, str(allow_missing)
+                ),
+            ),
+            lambda view, stamp: jobs.update_job(
+                view, job, etag, stamp, redeems=reservation, allow_missing=allow_missing
+            ),
             parse_record,
             self._job_fits(job),
         )

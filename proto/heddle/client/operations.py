@@ -6,7 +6,6 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, M
 from contextlib import aclosing
 from functools import partial
 from typing import Any, TypeVar, cast
-from uuid import NAMESPACE_OID, uuid5
 
 import grpc
 
@@ -104,32 +103,25 @@ class Operations:
                 program. Without one, only the attempts within this call share an id.
         """
         parent = await self.fabric()
-        while True:
-            try:
-                return await self._jobs.SubmitJob(
-                    placement_pb2.SubmitJobRequest(
-                        parent=parent,
-                        job_id=job,
-                        spec=spec,
-                        request_id=request_id,
-                        reservation=reservation,
-                    )
+        if replace:
+            return await self._jobs.UpdateJob(
+                placement_pb2.UpdateJobRequest(
+                    name=f"{parent}/jobs/{job}",
+                    spec=spec,
+                    request_id=request_id,
+                    reservation=reservation,
+                    allow_missing=True,
                 )
-            except HeddleError as error:
-                if not replace or error.code is not grpc.StatusCode.ALREADY_EXISTS:
-                    raise
-            try:
-                return await self._jobs.UpdateJob(
-                    placement_pb2.UpdateJobRequest(
-                        name=f"{parent}/jobs/{job}",
-                        spec=spec,
-                        request_id=request_id and uuid5(NAMESPACE_OID, request_id).hex,
-                        reservation=reservation,
-                    )
-                )
-            except HeddleError as gone:  # somebody has just deleted the job
-                if gone.code is not grpc.StatusCode.NOT_FOUND:
-                    raise
+            )
+        return await self._jobs.SubmitJob(
+            placement_pb2.SubmitJobRequest(
+                parent=parent,
+                job_id=job,
+                spec=spec,
+                request_id=request_id,
+                reservation=reservation,
+            )
+        )
 
     async def replace_hosts(
         self, job: str, hosts: Mapping[str, str], *, reservation: str = ""

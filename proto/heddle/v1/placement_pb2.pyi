@@ -608,6 +608,7 @@ class UpdateJobRequest(_message.Message):
     ETAG_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     RESERVATION_FIELD_NUMBER: _builtins.int
+    ALLOW_MISSING_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Name of the job, such as "fabrics/f1/jobs/j1"."""
     etag: _builtins.str
@@ -620,6 +621,8 @@ class UpdateJobRequest(_message.Message):
     """Last part of the name of a reservation that the job redeems, as in SubmitJobRequest; empty for
     none.
     """
+    allow_missing: _builtins.bool
+    """Whether the job is submitted, as by SubmitJob, if it does not exist and no etag is given."""
     @_builtins.property
     def spec(self) -> Global___JobSpec:
         """The whole new specification."""
@@ -632,10 +635,11 @@ class UpdateJobRequest(_message.Message):
         etag: _builtins.str = ...,
         request_id: _builtins.str = ...,
         reservation: _builtins.str = ...,
+        allow_missing: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["etag", b"etag", "name", b"name", "request_id", b"request_id", "reservation", b"reservation", "spec", b"spec"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allow_missing", b"allow_missing", "etag", b"etag", "name", b"name", "request_id", b"request_id", "reservation", b"reservation", "spec", b"spec"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

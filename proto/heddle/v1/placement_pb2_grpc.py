@@ -131,8 +131,8 @@ class PlacementServiceServicer:
         unchanged and no reservation is redeemed, nothing is written and the job is returned as it is.
         A client that passes the etag of the job that it read cannot overwrite somebody else's change.
         INVALID_ARGUMENT: as for SubmitJob. NOT_FOUND: the job does not exist. ABORTED: the etag is not
-        that of the stored job. FAILED_PRECONDITION: hosts or GPUs are in use or reserved, or the
-        reservation to redeem is over.
+        that of the stored job. FAILED_PRECONDITION: hosts or GPUs are in use or reserved, the
+        reservation to redeem is over, or a demand set has ids of flows of the job to submit.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

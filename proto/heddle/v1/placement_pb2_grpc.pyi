@@ -54,8 +54,8 @@ class PlacementServiceStub:
     unchanged and no reservation is redeemed, nothing is written and the job is returned as it is.
     A client that passes the etag of the job that it read cannot overwrite somebody else's change.
     INVALID_ARGUMENT: as for SubmitJob. NOT_FOUND: the job does not exist. ABORTED: the etag is not
-    that of the stored job. FAILED_PRECONDITION: hosts or GPUs are in use or reserved, or the
-    reservation to redeem is over.
+    that of the stored job. FAILED_PRECONDITION: hosts or GPUs are in use or reserved, the
+    reservation to redeem is over, or a demand set has ids of flows of the job to submit.
     """
     DeleteJob: _grpc.UnaryUnaryMultiCallable[_placement_pb2.DeleteJobRequest, _placement_pb2.DeleteJobResponse]
     """Deletes a job and frees its hosts. The answer comes when this is durably stored. Its routes go
@@ -122,8 +122,8 @@ class PlacementServiceAsyncStub(PlacementServiceStub):
     unchanged and no reservation is redeemed, nothing is written and the job is returned as it is.
     A client that passes the etag of the job that it read cannot overwrite somebody else's change.
     INVALID_ARGUMENT: as for SubmitJob. NOT_FOUND: the job does not exist. ABORTED: the etag is not
-    that of the stored job. FAILED_PRECONDITION: hosts or GPUs are in use or reserved, or the
-    reservation to redeem is over.
+    that of the stored job. FAILED_PRECONDITION: hosts or GPUs are in use or reserved, the
+    reservation to redeem is over, or a demand set has ids of flows of the job to submit.
     """
     DeleteJob: _aio.UnaryUnaryMultiCallable[_placement_pb2.DeleteJobRequest, _placement_pb2.DeleteJobResponse]  # type: ignore[assignment]
     """Deletes a job and frees its hosts. The answer comes when this is durably stored. Its routes go
@@ -211,8 +211,8 @@ class PlacementServiceServicer(metaclass=_abc_1.ABCMeta):
         unchanged and no reservation is redeemed, nothing is written and the job is returned as it is.
         A client that passes the etag of the job that it read cannot overwrite somebody else's change.
         INVALID_ARGUMENT: as for SubmitJob. NOT_FOUND: the job does not exist. ABORTED: the etag is not
-        that of the stored job. FAILED_PRECONDITION: hosts or GPUs are in use or reserved, or the
-        reservation to redeem is over.
+        that of the stored job. FAILED_PRECONDITION: hosts or GPUs are in use or reserved, the
+        reservation to redeem is over, or a demand set has ids of flows of the job to submit.
         """
 
     @_abc_1.abstractmethod

@@ -156,9 +156,9 @@ def test_the_log_tells_that_a_job_keeps_the_order_of_slurm(tmp_path: Path) -> No
     def order(_: pb.OrderRanksRequest, context: grpc.ServicerContext) -> pb.OrderRanksResponse:
         context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "it takes too long")
 
-    def submit(request: pb.SubmitJobRequest, _: grpc.ServicerContext) -> pb.Job:
+    def submit(request: pb.UpdateJobRequest, _: grpc.ServicerContext) -> pb.Job:
         submitted.append([*request.spec.hosts])
-        return pb.Job(name=f"fabrics/f1/jobs/{request.job_id}", spec=request.spec)
+        return pb.Job(name=request.name, spec=request.spec)
 
     def method(answer: Any, kind: Any) -> grpc.RpcMethodHandler[Any, Any]:
         return grpc.unary_unary_rpc_method_handler(
@@ -169,7 +169,7 @@ def test_the_log_tells_that_a_job_keeps_the_order_of_slurm(tmp_path: Path) -> No
 
     jobs = {
         "OrderRanks": method(order, pb.OrderRanksRequest),
-        "SubmitJob": method(submit, pb.SubmitJobRequest),
+        "UpdateJob": method(submit, pb.UpdateJobRequest),
     }
     server = grpc.server(ThreadPoolExecutor(1))
     server.add_generic_rpc_handlers(

@@ -171,7 +171,7 @@ async def test_a_watch_prints_changes_until_its_time_is_up(tmp_path: Path) -> No
                 await o.s.store.set_switch_state("pod", "s0", State.UP)
                 done = await _watched_while_drained(o, seconds)
         assert done.code == 0
-        assert done.out.splitlines() == ["fabric pod put", "switch s0 wanted drained"]
+        assert done.out.splitlines() == ["fabric pod", "switch s0 wanted drained"]
 
 
 async def test_refusals_are_one_line_and_exit_2(tmp_path: Path) -> None:

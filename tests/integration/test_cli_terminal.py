@@ -97,7 +97,7 @@ async def test_an_interrupt_ends_a_watch_quietly(tmp_path: Path) -> None:
             HEDDLE, *words, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
         assert process.stdout is not None
-        assert await process.stdout.readline() == b"fabric f1 put\n"
+        assert await process.stdout.readline() == b"fabric f1\n"
         process.send_signal(signal.SIGINT)
         _, stderr = await process.communicate()
     assert (process.returncode, stderr) == (130, b"")

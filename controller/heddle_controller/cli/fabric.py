@@ -194,18 +194,20 @@ def set_switch(client: Terms, node: str, state: str) -> None:
 @with_client
 def watch_fabric(client: Terms, seconds: float | None) -> None:
     """Print all links and switches that are not up, and then each change."""
+    synced = False
     for event in client.api.watch_fabric(seconds):
+        synced |= event.synced
         if client.json:
             outline = event.HasField("fabric")
             echo_json({"fabric": _outline(event.fabric)} if outline else event)
-        elif line := _event_line(event):
+        elif line := _event_line(event, synced=synced):
             echo(line)
 
 
-def _event_line(event: pb.FabricEvent) -> str:
+def _event_line(event: pb.FabricEvent, *, synced: bool) -> str:
     match event.WhichOneof("event"):
         case "fabric":
-            return f"fabric {last_part(event.fabric.name)} put"
+            return f"fabric {last_part(event.fabric.name)}{' put' if synced else ''}"
         case "link":
             link = event.link
             wanted, observed = state_word(link.admin_state), state_word(link.oper_state)

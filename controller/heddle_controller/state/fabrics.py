@@ -95,7 +95,9 @@ class FabricPut:
         """Return the record in an answer to this request; see ``encode``."""
         meta, columns = unpack(answer)
         fabric = replace(self.fabric, structure=self.packed.structure)
-        return FabricRecord(self.name, self.title, fabric=fabric, **meta, **columns)
+        return FabricRecord(
+            self.name, self.title, fabric=fabric, digest=self.packed.digest, **meta, **columns
+        )
 
 
 def fabric_put(
@@ -165,6 +167,7 @@ def record_of(view: View, structures: Structures) -> FabricRecord:
             fabric=Fabric(structures[meta.digest], states.link_admin, states.node_admin),
             state_time=states.time,
             overlay=_overlay_of(view),
+            digest=meta.digest,
         )
 
     record = view.get(GROUND, "", made)
@@ -205,6 +208,7 @@ def put_fabric(
         fabric=Fabric(structure, states.link_admin, states.node_admin),
         state_time=states.time,
         overlay=_overlay_of(view),
+        digest=digest,
     )
     before = text_of(view, structures) if old else ""
     after = fabric_text(meta.title, digest, record.fabric)

@@ -92,6 +92,8 @@ class FabricSummary:
     update_time: float
     node_count: int
     link_count: int
+    digest: str
+    """See ``FabricRecord.digest``."""
     overlay: Overlay = Overlay()
 
 
@@ -112,6 +114,8 @@ class FabricRecord:
     """When the administrative state of each link last changed, 0 for never, shape (links,)."""
     overlay: Overlay = Overlay()
     """Whether the operator has withdrawn the entries of this fabric."""
+    digest: str = ""
+    """Digest of the structure."""
 
     def link(self, row: int) -> LinkRecord:
         """Return the record of one link, given by row."""
@@ -132,6 +136,7 @@ class FabricRecord:
             self.update_time,
             self.fabric.node_count,
             self.fabric.link_count,
+            self.digest,
             self.overlay,
         )
 

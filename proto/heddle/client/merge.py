@@ -93,8 +93,7 @@ class Jobs(Merge[placement_pb2.JobEvent]):
 class Fabric(Merge[fabric_pb2.FabricEvent]):
     """Links and switches. A stream begins with those not up, so one missing at ``synced`` is up.
 
-    After the event of a fabric with another etag, all that are not up are reported again: its nodes
-    and links may be others.
+    After the event of a fabric with other nodes or links, all that are not up are reported again.
     """
 
     def __init__(self) -> None:
@@ -102,7 +101,7 @@ class Fabric(Merge[fabric_pb2.FabricEvent]):
         self._nodes: dict[str, fabric_pb2.Node] = {}
         self._unseen: dict[LinkName | str, fabric_pb2.FabricEvent] = {}
         """What to report at ``synced`` of all that were not up, by name, unless they still are."""
-        self._etag: str | None = None
+        self._structure: str | None = None
         self._synced = False
 
     def begin(self) -> None:
@@ -132,10 +131,11 @@ class Fabric(Merge[fabric_pb2.FabricEvent]):
                 if not self._synced:
                     self._synced = True
                     yield event
-            case "fabric" if event.fabric.etag != self._etag:
-                self._etag = event.fabric.etag
+            case "fabric" if event.fabric.structure_etag != self._structure:
+                self._structure = event.fabric.structure_etag
                 self._links.clear()
                 self._nodes.clear()
+                self._unseen.clear()
                 yield event
 
     def _came_up(self) -> Iterator[fabric_pb2.FabricEvent]:

@@ -26,47 +26,47 @@ from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__
 from heddle.v1 import common_pb2 as heddle_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16heddle/v1/fabric.proto\x12\theddle.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16heddle/v1/common.proto\"\xc3\x02\n\x04Node\x12\n\n\x02id\x18\x01 \x01(\t\x12!\n\x04kind\x18\x02 \x01(\x0e\x32\x13.heddle.v1.NodeKind\x12\x0c\n\x04zone\x18\x03 \x01(\t\x12\x11\n\x04rail\x18\x04 \x01(\x05H\x00\x88\x01\x01\x12\x12\n\x05plane\x18\x05 \x01(\x05H\x01\x88\x01\x01\x12\x0c\n\x04host\x18\x06 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x07 \x01(\t\x12\x17\n\ntable_size\x18\x08 \x01(\rH\x02\x88\x01\x01\x12%\n\x0b\x61\x64min_state\x18\t \x01(\x0e\x32\x10.heddle.v1.State\x12\x10\n\x03gpu\x18\n \x01(\rH\x03\x88\x01\x01\x12\x11\n\tcondition\x18\x0b \x01(\t\x12)\n\nforwarding\x18\x0c \x01(\x0e\x32\x15.heddle.v1.ForwardingB\x07\n\x05_railB\x08\n\x06_planeB\r\n\x0b_table_sizeB\x06\n\x04_gpu\"\xa9\x02\n\x04Link\x12\x0e\n\x06source\x18\x01 \x01(\t\x12\x0e\n\x06target\x18\x02 \x01(\t\x12\x0b\n\x03key\x18\x03 \x01(\t\x12\x0c\n\x04gbps\x18\x04 \x01(\x01\x12%\n\x0b\x61\x64min_state\x18\x05 \x01(\x0e\x32\x10.heddle.v1.State\x12$\n\noper_state\x18\x06 \x01(\x0e\x32\x10.heddle.v1.State\x12.\n\nstate_time\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x11\n\tcondition\x18\x08 \x01(\t\x12\x12\n\nloss_ratio\x18\t \x01(\x01\x12\x12\n\nrate_ratio\x18\n \x01(\x01\x12\x16\n\x0esource_address\x18\x0b \x01(\t\x12\x16\n\x0etarget_address\x18\x0c \x01(\t\"\xa4\x01\n\x06\x46\x61\x62ric\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05title\x18\x02 \x01(\t\x12\x1e\n\x05nodes\x18\x03 \x03(\x0b\x32\x0f.heddle.v1.Node\x12\x1e\n\x05links\x18\x04 \x03(\x0b\x32\x0f.heddle.v1.Link\x12\x0c\n\x04\x65tag\x18\x05 \x01(\t\x12/\n\x0bupdate_time\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"I\n\x10PutFabricRequest\x12!\n\x06\x66\x61\x62ric\x18\x01 \x01(\x0b\x32\x11.heddle.v1.Fabric\x12\x12\n\nrequest_id\x18\x02 \x01(\t\"E\n\x13\x44\x65leteFabricRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04\x65tag\x18\x02 \x01(\t\x12\x12\n\nrequest_id\x18\x03 \x01(\t\"\x16\n\x14\x44\x65leteFabricResponse\" \n\x10GetFabricRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\";\n\x12ListFabricsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"R\n\x13ListFabricsResponse\x12\"\n\x07\x66\x61\x62rics\x18\x01 \x03(\x0b\x32\x11.heddle.v1.Fabric\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"^\n\x10ListLinksRequest\x12\x0e\n\x06parent\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\x12\x13\n\x0bnot_up_only\x18\x04 \x01(\x08\"L\n\x11ListLinksResponse\x12\x1e\n\x05links\x18\x01 \x03(\x0b\x32\x0f.heddle.v1.Link\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\x90\x01\n\x13SetLinkStateRequest\x12\x0e\n\x06\x66\x61\x62ric\x18\x01 \x01(\t\x12 \n\x04link\x18\x02 \x01(\x0b\x32\x12.heddle.v1.LinkRef\x12%\n\x0b\x61\x64min_state\x18\x03 \x01(\x0e\x32\x10.heddle.v1.State\x12\x12\n\nrequest_id\x18\x04 \x01(\t\x12\x0c\n\x04\x65tag\x18\x05 \x01(\t\"~\n\x15SetSwitchStateRequest\x12\x0e\n\x06\x66\x61\x62ric\x18\x01 \x01(\t\x12\x0c\n\x04node\x18\x02 \x01(\t\x12%\n\x0b\x61\x64min_state\x18\x03 \x01(\x0e\x32\x10.heddle.v1.State\x12\x12\n\nrequest_id\x18\x04 \x01(\t\x12\x0c\n\x04\x65tag\x18\x05 \x01(\t\"\"\n\x12WatchFabricRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\x8f\x01\n\x0b\x46\x61\x62ricEvent\x12#\n\x06\x66\x61\x62ric\x18\x01 \x01(\x0b\x32\x11.heddle.v1.FabricH\x00\x12\x1f\n\x04link\x18\x02 \x01(\x0b\x32\x0f.heddle.v1.LinkH\x00\x12\x1f\n\x04node\x18\x03 \x01(\x0b\x32\x0f.heddle.v1.NodeH\x00\x12\x10\n\x06synced\x18\x04 \x01(\x08H\x00\x42\x07\n\x05\x65vent*\x8b\x01\n\x08NodeKind\x12\x19\n\x15NODE_KIND_UNSPECIFIED\x10\x00\x12\x11\n\rNODE_KIND_NIC\x10\x01\x12\x12\n\x0eNODE_KIND_LEAF\x10\x02\x12\x13\n\x0fNODE_KIND_SPINE\x10\x03\x12\x12\n\x0eNODE_KIND_CORE\x10\x04\x12\x14\n\x10NODE_KIND_SWITCH\x10\x05*X\n\nForwarding\x12\x1a\n\x16\x46ORWARDING_UNSPECIFIED\x10\x00\x12\x19\n\x15\x46ORWARDING_PROGRAMMED\x10\x01\x12\x13\n\x0f\x46ORWARDING_ECMP\x10\x02\x32\xbe\x04\n\rFabricService\x12;\n\tPutFabric\x12\x1b.heddle.v1.PutFabricRequest\x1a\x11.heddle.v1.Fabric\x12O\n\x0c\x44\x65leteFabric\x12\x1e.heddle.v1.DeleteFabricRequest\x1a\x1f.heddle.v1.DeleteFabricResponse\x12;\n\tGetFabric\x12\x1b.heddle.v1.GetFabricRequest\x1a\x11.heddle.v1.Fabric\x12L\n\x0bListFabrics\x12\x1d.heddle.v1.ListFabricsRequest\x1a\x1e.heddle.v1.ListFabricsResponse\x12\x46\n\tListLinks\x12\x1b.heddle.v1.ListLinksRequest\x1a\x1c.heddle.v1.ListLinksResponse\x12?\n\x0cSetLinkState\x12\x1e.heddle.v1.SetLinkStateRequest\x1a\x0f.heddle.v1.Link\x12\x43\n\x0eSetSwitchState\x12 .heddle.v1.SetSwitchStateRequest\x1a\x0f.heddle.v1.Node\x12\x46\n\x0bWatchFabric\x12\x1d.heddle.v1.WatchFabricRequest\x1a\x16.heddle.v1.FabricEvent0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16heddle/v1/fabric.proto\x12\theddle.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16heddle/v1/common.proto\"\xc3\x02\n\x04Node\x12\n\n\x02id\x18\x01 \x01(\t\x12!\n\x04kind\x18\x02 \x01(\x0e\x32\x13.heddle.v1.NodeKind\x12\x0c\n\x04zone\x18\x03 \x01(\t\x12\x11\n\x04rail\x18\x04 \x01(\x05H\x00\x88\x01\x01\x12\x12\n\x05plane\x18\x05 \x01(\x05H\x01\x88\x01\x01\x12\x0c\n\x04host\x18\x06 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x07 \x01(\t\x12\x17\n\ntable_size\x18\x08 \x01(\rH\x02\x88\x01\x01\x12%\n\x0b\x61\x64min_state\x18\t \x01(\x0e\x32\x10.heddle.v1.State\x12\x10\n\x03gpu\x18\n \x01(\rH\x03\x88\x01\x01\x12\x11\n\tcondition\x18\x0b \x01(\t\x12)\n\nforwarding\x18\x0c \x01(\x0e\x32\x15.heddle.v1.ForwardingB\x07\n\x05_railB\x08\n\x06_planeB\r\n\x0b_table_sizeB\x06\n\x04_gpu\"\xa9\x02\n\x04Link\x12\x0e\n\x06source\x18\x01 \x01(\t\x12\x0e\n\x06target\x18\x02 \x01(\t\x12\x0b\n\x03key\x18\x03 \x01(\t\x12\x0c\n\x04gbps\x18\x04 \x01(\x01\x12%\n\x0b\x61\x64min_state\x18\x05 \x01(\x0e\x32\x10.heddle.v1.State\x12$\n\noper_state\x18\x06 \x01(\x0e\x32\x10.heddle.v1.State\x12.\n\nstate_time\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x11\n\tcondition\x18\x08 \x01(\t\x12\x12\n\nloss_ratio\x18\t \x01(\x01\x12\x12\n\nrate_ratio\x18\n \x01(\x01\x12\x16\n\x0esource_address\x18\x0b \x01(\t\x12\x16\n\x0etarget_address\x18\x0c \x01(\t\"\xbc\x01\n\x06\x46\x61\x62ric\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05title\x18\x02 \x01(\t\x12\x1e\n\x05nodes\x18\x03 \x03(\x0b\x32\x0f.heddle.v1.Node\x12\x1e\n\x05links\x18\x04 \x03(\x0b\x32\x0f.heddle.v1.Link\x12\x0c\n\x04\x65tag\x18\x05 \x01(\t\x12/\n\x0bupdate_time\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x16\n\x0estructure_etag\x18\x07 \x01(\t\"I\n\x10PutFabricRequest\x12!\n\x06\x66\x61\x62ric\x18\x01 \x01(\x0b\x32\x11.heddle.v1.Fabric\x12\x12\n\nrequest_id\x18\x02 \x01(\t\"E\n\x13\x44\x65leteFabricRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04\x65tag\x18\x02 \x01(\t\x12\x12\n\nrequest_id\x18\x03 \x01(\t\"\x16\n\x14\x44\x65leteFabricResponse\" \n\x10GetFabricRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\";\n\x12ListFabricsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"R\n\x13ListFabricsResponse\x12\"\n\x07\x66\x61\x62rics\x18\x01 \x03(\x0b\x32\x11.heddle.v1.Fabric\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"^\n\x10ListLinksRequest\x12\x0e\n\x06parent\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\x12\x13\n\x0bnot_up_only\x18\x04 \x01(\x08\"L\n\x11ListLinksResponse\x12\x1e\n\x05links\x18\x01 \x03(\x0b\x32\x0f.heddle.v1.Link\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\x90\x01\n\x13SetLinkStateRequest\x12\x0e\n\x06\x66\x61\x62ric\x18\x01 \x01(\t\x12 \n\x04link\x18\x02 \x01(\x0b\x32\x12.heddle.v1.LinkRef\x12%\n\x0b\x61\x64min_state\x18\x03 \x01(\x0e\x32\x10.heddle.v1.State\x12\x12\n\nrequest_id\x18\x04 \x01(\t\x12\x0c\n\x04\x65tag\x18\x05 \x01(\t\"~\n\x15SetSwitchStateRequest\x12\x0e\n\x06\x66\x61\x62ric\x18\x01 \x01(\t\x12\x0c\n\x04node\x18\x02 \x01(\t\x12%\n\x0b\x61\x64min_state\x18\x03 \x01(\x0e\x32\x10.heddle.v1.State\x12\x12\n\nrequest_id\x18\x04 \x01(\t\x12\x0c\n\x04\x65tag\x18\x05 \x01(\t\"\"\n\x12WatchFabricRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\x8f\x01\n\x0b\x46\x61\x62ricEvent\x12#\n\x06\x66\x61\x62ric\x18\x01 \x01(\x0b\x32\x11.heddle.v1.FabricH\x00\x12\x1f\n\x04link\x18\x02 \x01(\x0b\x32\x0f.heddle.v1.LinkH\x00\x12\x1f\n\x04node\x18\x03 \x01(\x0b\x32\x0f.heddle.v1.NodeH\x00\x12\x10\n\x06synced\x18\x04 \x01(\x08H\x00\x42\x07\n\x05\x65vent*\x8b\x01\n\x08NodeKind\x12\x19\n\x15NODE_KIND_UNSPECIFIED\x10\x00\x12\x11\n\rNODE_KIND_NIC\x10\x01\x12\x12\n\x0eNODE_KIND_LEAF\x10\x02\x12\x13\n\x0fNODE_KIND_SPINE\x10\x03\x12\x12\n\x0eNODE_KIND_CORE\x10\x04\x12\x14\n\x10NODE_KIND_SWITCH\x10\x05*X\n\nForwarding\x12\x1a\n\x16\x46ORWARDING_UNSPECIFIED\x10\x00\x12\x19\n\x15\x46ORWARDING_PROGRAMMED\x10\x01\x12\x13\n\x0f\x46ORWARDING_ECMP\x10\x02\x32\xbe\x04\n\rFabricService\x12;\n\tPutFabric\x12\x1b.heddle.v1.PutFabricRequest\x1a\x11.heddle.v1.Fabric\x12O\n\x0c\x44\x65leteFabric\x12\x1e.heddle.v1.DeleteFabricRequest\x1a\x1f.heddle.v1.DeleteFabricResponse\x12;\n\tGetFabric\x12\x1b.heddle.v1.GetFabricRequest\x1a\x11.heddle.v1.Fabric\x12L\n\x0bListFabrics\x12\x1d.heddle.v1.ListFabricsRequest\x1a\x1e.heddle.v1.ListFabricsResponse\x12\x46\n\tListLinks\x12\x1b.heddle.v1.ListLinksRequest\x1a\x1c.heddle.v1.ListLinksResponse\x12?\n\x0cSetLinkState\x12\x1e.heddle.v1.SetLinkStateRequest\x1a\x0f.heddle.v1.Link\x12\x43\n\x0eSetSwitchState\x12 .heddle.v1.SetSwitchStateRequest\x1a\x0f.heddle.v1.Node\x12\x46\n\x0bWatchFabric\x12\x1d.heddle.v1.WatchFabricRequest\x1a\x16.heddle.v1.FabricEvent0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'heddle.v1.fabric_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_NODEKIND']._serialized_start=1868
-  _globals['_NODEKIND']._serialized_end=2007
-  _globals['_FORWARDING']._serialized_start=2009
-  _globals['_FORWARDING']._serialized_end=2097
+  _globals['_NODEKIND']._serialized_start=1892
+  _globals['_NODEKIND']._serialized_end=2031
+  _globals['_FORWARDING']._serialized_start=2033
+  _globals['_FORWARDING']._serialized_end=2121
   _globals['_NODE']._serialized_start=95
   _globals['_NODE']._serialized_end=418
   _globals['_LINK']._serialized_start=421
   _globals['_LINK']._serialized_end=718
   _globals['_FABRIC']._serialized_start=721
-  _globals['_FABRIC']._serialized_end=885
-  _globals['_PUTFABRICREQUEST']._serialized_start=887
-  _globals['_PUTFABRICREQUEST']._serialized_end=960
-  _globals['_DELETEFABRICREQUEST']._serialized_start=962
-  _globals['_DELETEFABRICREQUEST']._serialized_end=1031
-  _globals['_DELETEFABRICRESPONSE']._serialized_start=1033
-  _globals['_DELETEFABRICRESPONSE']._serialized_end=1055
-  _globals['_GETFABRICREQUEST']._serialized_start=1057
-  _globals['_GETFABRICREQUEST']._serialized_end=1089
-  _globals['_LISTFABRICSREQUEST']._serialized_start=1091
-  _globals['_LISTFABRICSREQUEST']._serialized_end=1150
-  _globals['_LISTFABRICSRESPONSE']._serialized_start=1152
-  _globals['_LISTFABRICSRESPONSE']._serialized_end=1234
-  _globals['_LISTLINKSREQUEST']._serialized_start=1236
-  _globals['_LISTLINKSREQUEST']._serialized_end=1330
-  _globals['_LISTLINKSRESPONSE']._serialized_start=1332
-  _globals['_LISTLINKSRESPONSE']._serialized_end=1408
-  _globals['_SETLINKSTATEREQUEST']._serialized_start=1411
-  _globals['_SETLINKSTATEREQUEST']._serialized_end=1555
-  _globals['_SETSWITCHSTATEREQUEST']._serialized_start=1557
-  _globals['_SETSWITCHSTATEREQUEST']._serialized_end=1683
-  _globals['_WATCHFABRICREQUEST']._serialized_start=1685
-  _globals['_WATCHFABRICREQUEST']._serialized_end=1719
-  _globals['_FABRICEVENT']._serialized_start=1722
-  _globals['_FABRICEVENT']._serialized_end=1865
-  _globals['_FABRICSERVICE']._serialized_start=2100
-  _globals['_FABRICSERVICE']._serialized_end=2674
+  _globals['_FABRIC']._serialized_end=909
+  _globals['_PUTFABRICREQUEST']._serialized_start=911
+  _globals['_PUTFABRICREQUEST']._serialized_end=984
+  _globals['_DELETEFABRICREQUEST']._serialized_start=986
+  _globals['_DELETEFABRICREQUEST']._serialized_end=1055
+  _globals['_DELETEFABRICRESPONSE']._serialized_start=1057
+  _globals['_DELETEFABRICRESPONSE']._serialized_end=1079
+  _globals['_GETFABRICREQUEST']._serialized_start=1081
+  _globals['_GETFABRICREQUEST']._serialized_end=1113
+  _globals['_LISTFABRICSREQUEST']._serialized_start=1115
+  _globals['_LISTFABRICSREQUEST']._serialized_end=1174
+  _globals['_LISTFABRICSRESPONSE']._serialized_start=1176
+  _globals['_LISTFABRICSRESPONSE']._serialized_end=1258
+  _globals['_LISTLINKSREQUEST']._serialized_start=1260
+  _globals['_LISTLINKSREQUEST']._serialized_end=1354
+  _globals['_LISTLINKSRESPONSE']._serialized_start=1356
+  _globals['_LISTLINKSRESPONSE']._serialized_end=1432
+  _globals['_SETLINKSTATEREQUEST']._serialized_start=1435
+  _globals['_SETLINKSTATEREQUEST']._serialized_end=1579
+  _globals['_SETSWITCHSTATEREQUEST']._serialized_start=1581
+  _globals['_SETSWITCHSTATEREQUEST']._serialized_end=1707
+  _globals['_WATCHFABRICREQUEST']._serialized_start=1709
+  _globals['_WATCHFABRICREQUEST']._serialized_end=1743
+  _globals['_FABRICEVENT']._serialized_start=1746
+  _globals['_FABRICEVENT']._serialized_end=1889
+  _globals['_FABRICSERVICE']._serialized_start=2124
+  _globals['_FABRICSERVICE']._serialized_end=2698
 # @@protoc_insertion_point(module_scope)

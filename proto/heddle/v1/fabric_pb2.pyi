@@ -273,6 +273,7 @@ class Fabric(_message.Message):
     LINKS_FIELD_NUMBER: _builtins.int
     ETAG_FIELD_NUMBER: _builtins.int
     UPDATE_TIME_FIELD_NUMBER: _builtins.int
+    STRUCTURE_ETAG_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Name, such as "fabrics/f1"."""
     title: _builtins.str
@@ -281,6 +282,8 @@ class Fabric(_message.Message):
     """Changes with every change of the fabric, its administrative states or its overlay. See
     PutFabricRequest.
     """
+    structure_etag: _builtins.str
+    """The same as long as nodes and links are the same, whatever their states. Ignored in PutFabric."""
     @_builtins.property
     def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___Node]:
         """All nodes."""
@@ -302,10 +305,11 @@ class Fabric(_message.Message):
         links: _abc.Iterable[Global___Link] | None = ...,
         etag: _builtins.str = ...,
         update_time: _timestamp_pb2.Timestamp | None = ...,
+        structure_etag: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["update_time", b"update_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["etag", b"etag", "links", b"links", "name", b"name", "nodes", b"nodes", "title", b"title", "update_time", b"update_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["etag", b"etag", "links", b"links", "name", b"name", "nodes", b"nodes", "structure_etag", b"structure_etag", "title", b"title", "update_time", b"update_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -157,6 +157,7 @@ def fabric_summary_to_pb(summary: FabricSummary) -> pb.Fabric:
         name=names.fabric_name(summary.name),
         title=summary.title,
         etag=summary.etag,
+        structure_etag=summary.digest,
         update_time=times.time_to_pb(summary.update_time),
     )
 

@@ -281,11 +281,21 @@ OFFER = """{
 }"""
 
 
+FAIL_ONCE = """{
+  const real = window.fetch;
+  window.failing = window.fetch = (path, given) => {
+    if (!path.includes("/structure")) return real(path, given);
+    window.fetch = real;
+    return Promise.reject(new TypeError("lost"));
+  };
+}"""
+
+
 async def test_what_if_is_asked_by_a_form_and_changes_nothing(still: World) -> None:
     """The form's answer has the worst link as it would be; the plan and the links stay.
 
     It counts all flows that would move, also those that are not named. A wrong name gives an alert.
-    The form offers the names that contain what is typed.
+    The form offers the names that contain what is typed, as they are when the field gets the focus.
     """
     page = still.page
     async with still.client() as client:
@@ -293,6 +303,11 @@ async def test_what_if_is_asked_by_a_form_and_changes_nothing(still: World) -> N
     await still.open("/what-if")
     await page.until("document.querySelector('#named')")
     offered = "[...document.querySelectorAll('#names option')].map((one) => one.value).join(' ')"
+    await page.does(FAIL_ONCE)
+    await page.does(OFFER % ('"switch"', '"s"'))
+    await page.until(f"window.fetch !== window.failing && {offered} === ''")
+    await page.does("document.querySelector('#named').focus()")
+    await page.until(f"{offered} === 's0 s1'")
     for kind, typed, names in (("switch", "s", "s0 s1"), ("link", "l1,", "l1,s0,0 l1,s1,0")):
         await page.does(OFFER % (json.dumps(kind), json.dumps(typed)))
         await page.until(f"{offered} === {json.dumps(names)}")

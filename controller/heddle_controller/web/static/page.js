@@ -488,21 +488,22 @@ function flowView(fabric, values) {
 function whatIfView(fabric) {
   const kind = h("select", {id: "kind"}, [["link", "A link fails"], ["switch", "A switch is drained"], ["job", "A job ends"]].map(([value, text]) => h("option", {value}, text)));
   const named = h("input", {id: "named", required: true, autocomplete: "off", list: "names"}), label = h("label", {for: "named"});
-  const names = h("datalist", {id: "names"}), known = {};
+  const names = h("datalist", {id: "names"});
+  let known = [];
   const answer = h("div", {id: "answer", role: "status"});
   const say = () => { label.textContent = {link: "Link, as A,B or A,B,KEY", switch: "Switch", job: "Job"}[kind.value]; };
-  const switches = () => (known.structure ??= api(fabric, "structure"));
   const all = {
-    link: async () => { const {switch: {id}, link: {a, b, key}} = await switches(); return a.map((end, link) => linkName({source: id[end], target: id[b[link]], key: key[link]})); },
-    switch: async () => (await switches()).switch.id,
-    job: async () => (await (known.jobs ??= api(fabric, "jobs", {page: ""}))).jobs.map((job) => job.name.split("/").pop()),
+    link: async () => { const {switch: {id}, link: {a, b, key}} = await api(fabric, "structure"); return a.map((end, link) => linkName({source: id[end], target: id[b[link]], key: key[link]})); },
+    switch: async () => (await api(fabric, "structure")).switch.id,
+    job: async () => (await api(fabric, "jobs", {page: ""})).jobs.map((job) => job.name.split("/").pop()),
   };
-  const offer = async () => {
-    const of = kind.value, some = await all[of]().catch(() => []), text = named.value.trim();
-    if (of === kind.value) names.replaceChildren(...some.filter((name) => name.includes(text)).slice(0, MOST_NAMES).map((value) => h("option", {value})));
+  const offer = () => { const text = named.value.trim(); names.replaceChildren(...known.filter((name) => name.includes(text)).slice(0, MOST_NAMES).map((value) => h("option", {value}))); };
+  const fetchNames = async () => {
+    const of = kind.value, some = await all[of]().catch(() => null);
+    if (some && of === kind.value) { known = some; offer(); }
   };
-  kind.addEventListener("change", () => { say(); offer(); });
-  named.addEventListener("focus", offer);
+  kind.addEventListener("change", () => { say(); known = []; offer(); fetchNames(); });
+  named.addEventListener("focus", fetchNames);
   named.addEventListener("input", offer);
   say();
   const supposed = () => {

@@ -211,11 +211,8 @@ class PlanningProcess:
         self, method: str, about: str, given: Mapping[str, object], patience: float, tries: int
     ) -> Any:  # noqa: ANN401 - as the core
         for left in range(tries - 1, -1, -1):
-            if self._closed:
-                raise PlannerLost("was ended")
-            self.start()
-            assert self._running is not None  # just started
-            mirror = self._running.mirrors.setdefault(about, FabricMirror())
+            running = await self._ready()
+            mirror = running.mirrors.setdefault(about, FabricMirror())
             try:
                 asked = ask(mirror, method, about, given)
                 answer = await self._unless_hung(self._answer_to(asked), patience)
@@ -235,6 +232,20 @@ class PlanningProcess:
             else:
                 raise PlanningFailed(answer.reason)
         raise AssertionError("the last try returns or raises")
+
+    async def _ready(self) -> _Running:
+        """Return a process to ask. One that has ended since the last answer is replaced.
+
+        Raises:
+            PlannerLost: it was closed.
+        """
+        if self._closed:
+            raise PlannerLost("was ended")
+        if self._running is not None and self._running.process.poll() is not None:
+            await self._end("had ended")
+        self.start()
+        assert self._running is not None  # just started
+        return self._running
 
     async def _send(self, question: Question) -> None:
         assert self._running is not None  # started by the caller

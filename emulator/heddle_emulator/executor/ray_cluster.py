@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib
 import os
 import signal
+import socket
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -18,11 +19,15 @@ from dataclasses import dataclass
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from heddle.text import split_address
 from heddle_controller.model.errors import refuse
 from heddle_emulator.executor import ExecutorError, MakeWorker, R, T
 
 CPUS = 2
 LOCAL = "local"
+_CLIENT = "ray://"
+"""How addresses of Ray's client servers begin."""
+_CONNECT_SECONDS = 10.0
 _END_SECONDS = 20.0
 
 
@@ -68,6 +73,7 @@ class RayExecutor:
                 "_node_ip_address": "127.0.0.1",
                 "_temp_dir": folder,
             }
+        self._check_listens()
         stack.callback(ray.shutdown)
         handler = signal.getsignal(signal.SIGTERM)
         try:
@@ -78,6 +84,18 @@ class RayExecutor:
         finally:
             if signal.getsignal(signal.SIGTERM) is not handler:  # Ray ends the process by its own
                 signal.signal(signal.SIGTERM, handler)
+
+    def _check_listens(self) -> None:
+        """Raise ``ExecutorError`` if nothing listens at an address: Ray would try for minutes."""
+        try:
+            host, port = split_address(self.address.removeprefix(_CLIENT))
+        except ValueError:
+            return  # a word such as "auto", which Ray explains
+        try:
+            socket.create_connection((host, port), timeout=_CONNECT_SECONDS).close()
+        except OSError as error:
+            why = error.strerror or str(error)
+            raise ExecutorError(f"no Ray cluster is reached at {self.address}: {why}") from error
 
     def _actors(self, ray: Any, make: MakeWorker[T, R], trials: int) -> list[Any]:  # noqa: ANN401
         """Start as many actors as there is room and work for, at least one."""

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 import resource
 import sys
 from dataclasses import replace
@@ -16,9 +17,11 @@ from heddle_emulator.campaign.results import campaign_evidence, summed_up
 from heddle_emulator.campaign.run import NAME, CampaignWorker, Journal, run_campaign
 from heddle_emulator.campaign.trials import Drawing
 from heddle_emulator.drill.load import load_scenario
+from heddle_emulator.executor import ExecutorError
 from heddle_emulator.executor.ray_cluster import RayExecutor
 from heddle_emulator.report.campaign import campaign_page
 from tests.support.campaigns import FLOWS, Player, small
+from tests.support.ports import free_port
 
 
 def nobody(done: int, total: int) -> None:
@@ -208,3 +211,12 @@ def test_a_cluster_needs_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(InputError, match=r"heddle-emulator\[ray\]"):
         list(RayExecutor("auto").map(partial(CampaignWorker, small()), small().trials()))
+
+
+@pytest.mark.parametrize("form", ["127.0.0.1:{}", "ray://127.0.0.1:{}"])
+def test_a_cluster_that_does_not_listen_is_an_error_at_once(form: str) -> None:
+    """Ray, which would try again and again, is not asked to connect."""
+    address = form.format(free_port())
+    told = f"no Ray cluster is reached at {address}: Connection refused"
+    with pytest.raises(ExecutorError, match=re.escape(told)):
+        list(RayExecutor(address).map(partial(CampaignWorker, small()), small().trials()))

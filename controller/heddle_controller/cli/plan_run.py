@@ -79,19 +79,17 @@ def losses_of(fabric: Fabric, texts: Sequence[str], origin: str) -> Losses:
         if text in fabric.structure.index:
             nodes.append(fabric.structure.index[text])
             continue
-        reason = _fault(fabric, text)
-        if reason:
-            problems.append(Problem(f"--down {text}", reason))
-            continue
-        a, b, *key = text.split(",")
-        links += fabric.find_links(a, b, key[0] if key else None)
+        if named := fabric.links_named(text):
+            links += named
+        else:
+            problems.append(Problem(f"--down {text}", _fault(fabric, text)))
     if problems:
         raise InputError(origin, *problems[:MAX_PROBLEMS])
     return Losses(tuple(links), tuple(nodes))
 
 
 def _fault(fabric: Fabric, text: str) -> str:
-    """Return why a text names no link; empty if it names one."""
+    """Return why a text names no link."""
     parts = text.split(",")
     if len(parts) == 1:
         return _unknown(fabric, text)
@@ -104,10 +102,8 @@ def _fault(fabric: Fabric, text: str) -> str:
     between = fabric.find_links(a, b)
     if not between:
         return f"no link joins {a} and {b}; {a} has links to {some_of(_neighbours(fabric, a))}"
-    if key and not fabric.find_links(a, b, key[0]):
-        keys = [str(fabric.structure.links.key[row]) for row in between]
-        return f"{a} and {b} have no link with key {key[0]}; there is {some_of(keys)}"
-    return ""
+    keys = [str(fabric.structure.links.key[row]) for row in between]
+    return f"{a} and {b} have no link with key {key[0]}; there is {some_of(keys)}"
 
 
 def _unknown(fabric: Fabric, node: str) -> str:

@@ -443,6 +443,19 @@ class Fabric:
         keys = self.structure.links.key
         return tuple(r for r in rows if key is None or str(keys[r]) == str(key))
 
+    def links_named(self, text: str) -> tuple[int, ...]:
+        """Return the rows of the links that ``A,B`` or ``A,B,KEY`` names; empty if there are none.
+
+        Node ids may have commas, too.
+        """
+        commas = [place for place, letter in enumerate(text) if letter == ","]
+        for place in commas:
+            a, rest = text[:place], text[place + 1 :]
+            b, _, key = rest.rpartition(",")
+            if found := self.find_links(a, rest) or self.find_links(a, b, key):
+                return found
+        return ()
+
     def link_name(self, row: int) -> str:
         """Return a link's name as all commands accept and print it: ``A,B,KEY``."""
         links, ids = self.structure.links, self.structure.nodes.ids

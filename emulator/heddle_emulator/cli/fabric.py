@@ -44,8 +44,7 @@ def without(fabric: Fabric, down: Iterable[str]) -> Fabric:
     """
     rows: list[int] = []
     for text in down:
-        ends = [part.strip() for part in text.split(",")]
-        found = fabric.find_links(*ends) if 2 <= len(ends) <= 3 else ()  # noqa: PLR2004
+        found = fabric.links_named(text)
         if not found:
             raise refuse("down", text, "is not a link of the fabric; write A,B or A,B,KEY")
         rows += found

@@ -56,6 +56,18 @@ def test_keys_stay_as_they_are() -> None:
     keys = fabric.structure.links.key
     assert [keys[row] for row in fabric.find_links("leaf1", "spine1")] == [7, "b", 0]
     assert fabric.find_links("leaf1", "spine1", "7") == fabric.find_links("leaf1", "spine1", 7)
+    assert fabric.links_named("spine1,leaf1") == fabric.find_links("leaf1", "spine1")
+    assert fabric.links_named("leaf1,spine1,b") == fabric.find_links("leaf1", "spine1", "b")
+    for text in (
+        "",
+        ",",
+        "leaf1",
+        "leaf1,spine1,",
+        "leaf1,spine1,c",
+        "leaf1,leaf2",
+        "leaf1,spine1,b,",
+    ):
+        assert fabric.links_named(text) == ()
 
 
 @pytest.mark.parametrize(

@@ -72,8 +72,7 @@ def _of_record(of: str, fabric: Fabric) -> str:
     Programs rely on this form of the file.
     """
     ends = of.rpartition(",")[0]
-    a, _, b = ends.partition(",")
-    return ends if len(fabric.find_links(a, b)) == 1 else of
+    return ends if len(fabric.links_named(ends)) == 1 else of
 
 
 def state_records(fabric: Fabric) -> list[JsonObject]:
@@ -523,8 +522,7 @@ def _after_loss(record: object, fabric: Fabric, origin: str) -> tuple[AfterLoss,
 
 def _of(name: str, fabric: Fabric) -> str:
     """Return the name of a loss, a link always with its key."""
-    a, _, b = name.partition(",")
-    rows = fabric.find_links(a, b)
+    rows = fabric.links_named(name)
     return fabric.link_name(rows[0]) if len(rows) == 1 else name
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import signal
+import socket
+from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -14,6 +16,8 @@ import yaml
 from heddle.client import Client
 from heddle.v1.placement_pb2 import JobSpec
 from heddle_emulator.fleet.controller import Controller
+from heddle_kubernetes.admission import MOST_CALLERS
+from heddle_kubernetes.cluster import MOST_CALLS
 from heddle_kubernetes.decision import Names
 from tests.integration.certifying import Authority
 from tests.support.kube_api import Json, KubeApi, merge
@@ -368,6 +372,39 @@ def test_a_workload_starts_at_its_limit_where_no_controller_answers(world: World
     finally:
         world.start_controller()
     wait_until(lambda: hosts(world, key) == ["n0", "n2"], "it to be planned")
+
+
+def test_hundreds_of_workloads_take_turns(world: World) -> None:
+    """Few calls are under way at a time, and each check tells whether its workload had its turn.
+
+    The controller accepts connections and says nothing; the API server is slow.
+    """
+    count = MOST_CALLERS + MOST_CALLS
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        number = world.start(servers=address, tiers=False, wait=3.0)
+
+        def reserved_at_once(api: KubeApi) -> None:
+            api.passing.clear()
+            for one in [workload(f"w{n}", pair(n % 4)) for n in range(count)]:
+                api.put("workloads", one)
+
+        wait_until(lambda: world.api.watching == 2, "the program to watch")
+        world.on_api(reserved_at_once)
+        wait_until(lambda: world.api.under_way >= MOST_CALLS, "the checks to be answered")
+        world.on_api(lambda api: api.passing.set())
+
+        def reasons() -> Counter[str]:
+            checks = [one["status"]["admissionChecks"] for one in world.of("workloads").values()]
+            return Counter(state[-1]["message"].rpartition(": ")[2] for state in checks)
+
+        wait_until(lambda: world.fit() and "" not in reasons(), "all checks to be Ready")
+        had_none = "no controller had answered yet for the workloads before it"
+        assert reasons().keys() == {"no controller answered in time", had_none}
+        assert reasons()[had_none] <= count - MOST_CALLERS
+        assert world.api.most_under_way <= MOST_CALLS
+        world.stop(number)
+        world.running.clear()
 
 
 def test_hosts_that_change_while_no_controller_answers(

@@ -87,6 +87,12 @@ class KubeApi:
         self.failing: list[tuple[str, str, int]] = []
         """Verb, plural and code of requests that fail once each; 0: answered with garbage."""
         self.away = False
+        self.passing = asyncio.Event()
+        """Requests wait until it is set."""
+        self.passing.set()
+        self.under_way = 0
+        """Number of requests that are not answered yet."""
+        self.most_under_way = 0
         self.hasty = False
         """Whether every watch ends at once, without an event."""
         self.retry_after = ""
@@ -136,6 +142,8 @@ class KubeApi:
         self.writes.clear()
         self.failing.clear()
         self.away = self.hasty = False
+        self.passing.set()
+        self.most_under_way = self.under_way
         self.retry_after = ""
 
     def of(self, plural: str) -> dict[str, Json]:
@@ -167,7 +175,10 @@ class KubeApi:
 
     async def handle(self, request: Request) -> Response:
         """Answer one request."""
+        self.under_way += 1
+        self.most_under_way = max(self.most_under_way, self.under_way)
         try:
+            await self.passing.wait()
             return await self._answer(request)
         except Garbled:
             return Response(b"<html>a gateway", 200, {"content-type": "application/json"})
@@ -176,6 +187,8 @@ class KubeApi:
                 return Response(b"bad gateway", 502)
             headers = {"retry-after": self.retry_after} if self.retry_after else None
             return JSONResponse(status_of(refused.code, str(refused)), refused.code, headers)
+        finally:
+            self.under_way -= 1
 
     async def _answer(self, request: Request) -> Response:
         kind, namespace, name, part = self._parsed(request.url.path)

@@ -68,6 +68,9 @@ from heddle_kubernetes.progress import Progress
 
 LONGEST_MESSAGE = 1024
 """Most characters of a check's message; the schema allows more, but people do not read it."""
+MOST_CALLERS = 64
+"""Workloads for which controllers are called at the same time. Hundreds may be reserved at once,
+and a controller that hears of all at once answers most of them too late."""
 OWNERS = {("batch/v1", "Job"): JOB, ("jobset.x-k8s.io/v1alpha2", "JobSet"): JOB_SET}
 REFUSALS = (InvalidRequest, PreconditionFailed, NotAllowed, CredentialsError)
 FAULTS = (HeddleError, CredentialsError)
@@ -98,6 +101,7 @@ class Admission:
         self._stored: dict[str, bytes] = {}
         self._shapes: dict[str, str | None] = {}  # by key, what its owner's annotation says
         self._unplanned: dict[str, str] = {}  # by key, the reason that was last logged
+        self._turns = asyncio.Semaphore(MOST_CALLERS)
         self._ending = asyncio.Lock()
         self._endings = 0  # how often jobs that are over were looked for
 
@@ -193,8 +197,9 @@ class Admission:
             await self._answer(wanted, found, message)
         elif not self._is_done(wanted):
             try:
-                if wanted.job in self._stored or not await self._is_there(wanted):
-                    await self._submit(wanted)
+                async with self._turns:
+                    if wanted.job in self._stored or not await self._is_there(wanted):
+                        await self._submit(wanted)
             except FAULTS as error:
                 self._tell_unplanned(wanted.key, str(error))
             else:
@@ -224,13 +229,16 @@ class Admission:
         clock = asyncio.get_running_loop().time
         left = self._left(wanted)
         end = clock() + left
-        said = "no controller answered in time" if left else "its time was up before it was seen"
+        said = "" if left else "its time was up before it was seen"
         while (left := end - clock()) > 0:
+            why = "no controller had answered yet for the workloads before it"
             try:
-                async with asyncio.timeout(left):
+                async with asyncio.timeout(left), self._turns:
+                    why = "no controller answered in time"
                     job = await self._submit_first(wanted)
                 said = await self._progress.programmed(job, end - clock())
             except TimeoutError:
+                said = said or why
                 break
             except REFUSALS as error:
                 return f"not planned, on the underlay: {error}"
@@ -270,6 +278,8 @@ class Admission:
         hosts from the workloads that have them now, and these may keep the new ones from it.
         """
         spec.suspended = known.spec.suspended
+        if known.spec == spec:  # another replica was first
+            return known
         try:
             return await self._heddle.jobs.UpdateJob(
                 pb.UpdateJobRequest(name=known.name, spec=spec, etag=known.etag)
@@ -377,12 +387,13 @@ class Admission:
             return
         self._stored.setdefault(job, b"")
         try:
-            stored = await self._heddle.get_job(job)
-            if over:
-                fresh = await self._fresh(key)
-                if fresh is not None and self._names.of(fresh) == job and is_running(fresh):
-                    return
-            await self._delete(stored)
+            async with self._turns:
+                stored = await self._heddle.get_job(job)
+                if over:
+                    fresh = await self._fresh(key)
+                    if fresh is not None and self._names.of(fresh) == job and is_running(fresh):
+                        return
+                await self._delete(stored)
         except NotFound:
             self._stored.pop(job, None)
         except FAULTS as error:

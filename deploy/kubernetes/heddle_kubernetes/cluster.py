@@ -32,6 +32,9 @@ WATCH_PACE = 1.0
 may end each watch at once."""
 PAGE = 500
 """Objects in a page of a list."""
+MOST_CALLS = 64
+"""Calls under way at the same time, besides watches. The others wait here for their turn: in the
+pool of connections they would time out, and each would make all others dearer."""
 CONFLICT, MISSING, FORBIDDEN, GONE = 409, 404, 403, 410
 NOBODY, TOO_MANY = 0, 429
 OVERLOADED = frozenset({NOBODY, TOO_MANY, 502, 503, 504})
@@ -121,10 +124,11 @@ class Cluster:
 
     def __init__(self, client: AsyncClient) -> None:
         self._client: Any = client  # its overloads do not accept a variable kind
+        self._turns = asyncio.Semaphore(MOST_CALLS)
 
     async def get(self, kind: Kind, name: str, namespace: str | None = None) -> Object:
         """Return one object in its current state at the API server."""
-        async with _telling(f"read {kind.__name__} {name}"):
+        async with self._turns, _telling(f"read {kind.__name__} {name}"):
             return dict(await self._client.get(kind, name, **_of(namespace)))
 
     async def list(
@@ -135,7 +139,7 @@ class Cluster:
         ``kept`` returns what is needed of an object. The rest is dropped page by page, because all
         objects of a large cluster together may need more memory than this program has.
         """
-        async with _telling(f"list {kind.__name__} of {_version(kind)}"):
+        async with self._turns, _telling(f"list {kind.__name__} of {_version(kind)}"):
             found = self._client.list(kind, chunk_size=PAGE, **_of(_all(kind)))
             return [kept(one) async for one in found], found.resourceVersion
 
@@ -160,7 +164,7 @@ class Cluster:
         version = text(found, "metadata", "resourceVersion")
         metadata = {**change.get("metadata", {}), "resourceVersion": version}
         namespace = text(found, "metadata", "namespace") or None
-        async with _telling(f"patch {kind.__name__} {key_of(found)}"):
+        async with self._turns, _telling(f"patch {kind.__name__} {key_of(found)}"):
             changed = await self._client.patch(
                 kind,
                 name,
@@ -172,12 +176,12 @@ class Cluster:
 
     async def create(self, kind: Kind, wanted: Object) -> None:
         """Create an object."""
-        async with _telling(f"create {kind.__name__} {key_of(wanted)}"):
+        async with self._turns, _telling(f"create {kind.__name__} {key_of(wanted)}"):
             await self._client.create(kind.from_dict(wanted))
 
     async def delete(self, kind: Kind, name: str) -> None:
         """Delete an object that has no namespace."""
-        async with _telling(f"delete {kind.__name__} {name}"):
+        async with self._turns, _telling(f"delete {kind.__name__} {name}"):
             await self._client.delete(kind, name)
 
 

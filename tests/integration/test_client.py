@@ -25,6 +25,7 @@ from heddle.client import (
     Conflict,
     Credentials,
     InvalidRequest,
+    NotAllowed,
     NotFound,
     PreconditionFailed,
     TimedOut,
@@ -32,10 +33,13 @@ from heddle.client import (
 )
 from heddle.v1 import fabric_pb2, placement_pb2
 from heddle.v1.placement_pb2 import Job, JobEvent, JobSpec
+from heddle_controller.serve.interceptors.auth import Admission
+from heddle_controller.serve.security.caller import Role
 from heddle_controller.serve.security.certificates import Tls
 from heddle_emulator.fleet import Fleet
 from tests.integration.certifying import Authority
 from tests.integration.test_cli_controller import FABRIC
+from tests.integration.test_security_doors import file_with_token
 from tests.support.operating import controlling, unlogged
 from tests.support.ports import free_port
 from tests.support.replicating import replicated
@@ -381,6 +385,58 @@ async def test_tls_that_does_not_match_is_told_with_the_cure(tmp_path: Path) -> 
         (None, known, "it speaks no TLS there: leave ca and cert out"),
     ):
         assert cure in await refusal(tmp_path, kind, given)
+
+
+async def test_a_renewed_token_is_used(tmp_path: Path) -> None:
+    """A client whose old token is no longer valid reads the new one, and its watch goes on.
+
+    A file without a token is no renewal: the error is that of the old token.
+    """
+    authority = Authority(tmp_path / "pki")
+    server = authority.server()
+    tokens, token = file_with_token(tmp_path, Role.OPERATOR)
+    own = tmp_path / "token"
+    own.write_text(token)
+    terms = replace(
+        LOOPBACK,
+        tls=Tls(server.cert, server.key, server.ca),
+        admission=Admission(tokens=tokens),
+        token_address=("127.0.0.1", 0),
+    )
+    async with serving(tmp_path, terms) as s:
+        address, given = f"localhost:{s.api.token_port}", Credentials(authority.ca, token=own)
+        async with AsyncClient(address, fabric="pod", credentials=given, patience=0.0) as client:
+            await client.fabrics.PutFabric(fabric_pb2.PutFabricRequest(fabric=wire(FABRIC, "pod")))
+            await client.submit_job("one", spec("l0-h0", "l1-h0"))
+            async with contextlib.aclosing(client.watch_jobs()) as events:
+                assert (await anext(events)).job.name.endswith("/one")
+                _, token = file_with_token(tmp_path, Role.OPERATOR)
+                own.write_text("")
+                with pytest.raises(NotAllowed):
+                    await client.list_jobs()
+                own.write_text(token)
+                listed = await asyncio.gather(*(client.list_jobs() for _ in range(8)))
+                assert [len(jobs) for jobs in listed] == [1] * 8
+                await client.submit_job("two", spec("l2-h0", "l3-h0"))
+                async for event in events:
+                    if event.job.name.endswith("/two"):
+                        break
+
+
+async def test_a_renewed_certificate_is_used(tmp_path: Path) -> None:
+    """A client whose old certificate is refused connects with the one that is in its files now."""
+    ours, theirs = Authority(tmp_path / "ours"), Authority(tmp_path / "theirs")
+    old, new, server = ours.role("operator/ann"), theirs.role("operator/ann"), ours.server()
+    given = Credentials(ours.ca, tmp_path / "cert", tmp_path / "key")
+    port = free_port()
+    async with AsyncClient(f"localhost:{port}", credentials=given, patience=0.0) as client:
+        for pair, authority in ((old, ours), (new, theirs)):
+            (tmp_path / "cert").write_bytes(pair.cert.read_bytes())
+            (tmp_path / "key").write_bytes(pair.key.read_bytes())
+            terms = replace(LOOPBACK, port=port, tls=Tls(server.cert, server.key, authority.ca))
+            with unlogged():
+                async with serving(tmp_path, terms):
+                    assert await client.list_fabrics() == []
 
 
 async def test_a_hang_up_after_an_answer_is_no_fault_of_tls(tmp_path: Path) -> None:

@@ -19,10 +19,11 @@ from typing import Any
 import grpc
 from google.protobuf.message import Message
 
-from heddle.client.credentials import SOCKET, Credentials
+from heddle.client.credentials import SOCKET, Credentials, CredentialsError
 from heddle.client.errors import (
     Closed,
     HeddleError,
+    NotAllowed,
     TimedOut,
     Unavailable,
     Unreachable,
@@ -77,6 +78,9 @@ class Calls:
     _channels: dict[int, Any] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     """Held while a channel is opened: ``close`` ends only calls of channels that it knows."""
+    _old_channels: list[Any] = field(default_factory=list)
+    """Channels with credentials that were renewed; calls that began before may still use them."""
+    _contents: tuple[bytes | None, ...] | None = None
     _metadata: tuple[tuple[str, str], ...] | None = None
 
     def unary_unary(self, path: str, **how: Any) -> Callable[..., Any]:  # noqa: ANN401 - gRPC's
@@ -100,8 +104,9 @@ class Calls:
         with self._lock:
             self.closed = True
         while self._channels:
-            _, channel = self._channels.popitem()
-            await self.wire.close(channel)
+            self._old_channels.append(self._channels.popitem()[1])
+        while self._old_channels:
+            await self.wire.close(self._old_channels.pop())
 
     def channel(self, row: int) -> Any:  # noqa: ANN401 - gRPC's
         """Return the channel to an address, given its index.
@@ -119,10 +124,44 @@ class Calls:
 
     @property
     def metadata(self) -> tuple[tuple[str, str], ...]:
-        """Metadata of every call. A token is read from its file only once."""
+        """Metadata of every call. A token is read from its file once, until ``renewed``."""
         if self._metadata is None:
             self._metadata = self.credentials.metadata(self.addresses)
         return self._metadata
+
+    @property
+    def contents(self) -> tuple[bytes | None, ...]:
+        """What the files of the credentials held when they were read for calls that begin now."""
+        if self._contents is None:
+            self._contents = self.credentials.contents()
+        return self._contents
+
+    def renewed(self, error: HeddleError, used: tuple[bytes | None, ...]) -> bool:
+        """Return whether a call failed with credentials that have been renewed since.
+
+        If so, the next calls use the new ones. Files that cannot be used count as not renewed: they
+        may be half written.
+
+        Args:
+            error: How the call failed.
+            used: ``contents`` when it began.
+        """
+        if not isinstance(error, Unreachable | NotAllowed):
+            return False
+        with self._lock:
+            if self._contents == used and not self.closed:
+                try:
+                    fresh = self.credentials.contents()
+                    if fresh == used:
+                        return False
+                    self.credentials.of_channel()
+                    self._metadata = self.credentials.metadata(self.addresses)
+                except CredentialsError:
+                    return False
+                self._contents = fresh
+                self._old_channels += self._channels.values()
+                self._channels.clear()
+            return self._contents != used
 
     def tell_age(self, trailing: Iterable[Any] | None) -> None:
         """Note with ``note`` that an answer is outdated, if its metadata says so."""
@@ -142,6 +181,7 @@ class Search:
         """Start the search; ``timeout`` is in seconds for all of it, None for no limit."""
         now = time.monotonic()
         self._calls, self._row = calls, calls.current
+        self._contents: tuple[bytes | None, ...] = ()  # with which the last attempt was made
         self._end = math.inf if timeout is None else now + timeout
         self._seek = min(self._end, now + calls.patience)
         self._tried, self._pause = 0, PAUSE
@@ -154,6 +194,7 @@ class Search:
 
     def method(self, kind: str, path: str, how: dict[str, Any]) -> Any:  # noqa: ANN401 - gRPC's
         """Return the method on the channel to the address of the next attempt."""
+        self._contents = self._calls.contents
         return getattr(self._calls.channel(self._row), kind)(path, **how)
 
     def answered(self) -> None:
@@ -181,6 +222,8 @@ class Search:
         Raises:
             HeddleError: ``error`` itself, if another attempt has no use or no time.
         """
+        if self._calls.renewed(error, self._contents):
+            return
         if not may_pass(error):
             raise error
         self._tried += 1

@@ -54,6 +54,16 @@ class Credentials:
         """Whether TLS is used."""
         return bool(self.ca or self.cert or self.key)
 
+    def contents(self) -> tuple[bytes | None, ...]:
+        """Return what the files hold; None for one that is not given or cannot be read."""
+        found: list[bytes | None] = []
+        for file in (self.ca, self.cert, self.key, self.token):
+            try:
+                found.append(Path(file).read_bytes() if file else None)
+            except OSError:
+                found.append(None)
+        return tuple(found)
+
     def of_channel(self) -> grpc.ChannelCredentials | None:
         """Return the credentials of a TLS channel; None for plain text.
 

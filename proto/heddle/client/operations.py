@@ -655,6 +655,7 @@ class Operations:
         search = Search(self.calls, timeout)
         while search.left is None or search.left > 0:
             merged.begin()
+            used = self.calls.contents
             try:
                 asked = request(await self.fabric(search.left))
                 stream: AsyncGenerator[_Event] = method(asked, timeout=search.left)
@@ -666,7 +667,8 @@ class Operations:
                 late = not error.told and error.code is grpc.StatusCode.DEADLINE_EXCEEDED
                 if late and search.left is not None:  # else it is the limit of the call for a name
                     return
-                if not self.calls.reached or not may_pass(error):
+                renewed = self.calls.renewed(error, used)
+                if not self.calls.reached or not (renewed or may_pass(error)):
                     raise
                 if isinstance(error, Unreachable):
                     self.calls.note("lost", f"{error.message}: it is asked again and again")

@@ -480,7 +480,7 @@ def test_tasks_of_an_array_and_components_are_jobs_of_their_own(world: World) ->
 
 
 def test_jobs_that_start_at_once_take_turns(world: World) -> None:
-    """All tasks of an array are planned, and at most four of their prologs call controllers.
+    """All tasks of an array are planned, and at most eight of their prologs call controllers.
 
     Controllers that hear of hundreds of jobs at once do not answer in time.
     """
@@ -494,8 +494,8 @@ def test_jobs_that_start_at_once_take_turns(world: World) -> None:
         world.set(PATH=f"{place}:{os.environ['PATH']}", HEDDLE_SLURM_ANSWER="5")
         try:
             share = ("-p", "shared", "-N1", "-n1", "--gpus-per-node=1", "--comment", "heddle:")
-            first = submitted(world, "true\n", *share, "--array=1-8")
-            ids = range(first, first + 8)
+            first = submitted(world, "true\n", *share, "--array=1-16")
+            ids = range(first, first + 16)
             programmed = re.compile(rf"\b{CLUSTER}-([0-9]+) is programmed")
             patiently(
                 lambda: {*ids} <= {*map(int, programmed.findall(world.log()))},
@@ -504,7 +504,7 @@ def test_jobs_that_start_at_once_take_turns(world: World) -> None:
         finally:
             world.set()
         counts = [int(count) for count in (Path(place) / "seen").read_text().split()]
-    assert (len(counts), max(counts) <= 4) == (8, True), counts
+    assert (len(counts), max(counts) <= 8) == (16, True), counts
     gone(world, *ids)
 
 
@@ -805,6 +805,25 @@ def test_no_gpus_are_assumed_while_slurm_is_busy(world: World, tmp_path: Path) -
         world.set()
     assert re.search("job 900: scontrol did not say in 0.[0-9] s which GPUs the job has", told)
     assert not world.jobs()
+
+
+def test_a_job_whose_turn_does_not_come_runs_at_once(world: World) -> None:
+    """While other prologs have the turn, heddle is not even started, and the user is told why."""
+    turn = world.spool / f".turn-{int(PROLOG['SLURM_JOB_ID']) % 8}"
+    begun = world.log()
+    try:
+        world.set(HEDDLE_SLURM_WAIT="0.5", HEDDLE="/nowhere/heddle")
+        with turn.open("a") as held:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            world.slurm.must(world.slurm.folder / "prolog", **PROLOG)
+        of_job = world.spool / name(int(PROLOG["SLURM_JOB_ID"])) / "0"
+        said = (of_job / "said").read_text()
+    finally:
+        world.set()
+        world.slurm.must(world.slurm.folder / "epilog", **PROLOG)
+    assert said == "its turn did not come in time, because many jobs start at once\n"
+    assert world.log().removeprefix(begun).splitlines()[0].endswith(f"job 900: {said.strip()}")
+    assert not of_job.parent.exists()
 
 
 def system_log(place: Path) -> Path:

@@ -7,12 +7,14 @@ underlay.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
+import re
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -67,12 +69,29 @@ class Patience:
     """Total limit in seconds."""
     answer: float
     """The part of it within which some controller must have answered, in seconds."""
-    begun: float = field(default_factory=time.monotonic)
+    begun: float = field(default_factory=lambda: script_begun(os.environ))
 
     @property
     def left(self) -> float:
         """Seconds left, but at least a little, so that a late call fails with a proper error."""
         return max(0.05, self.begun + self.wait - time.monotonic())
+
+
+def script_begun(environment: Mapping[str, str]) -> float:
+    """Return the monotonic time at which the script prolog began: the job waits since then.
+
+    The script tells how long the machine ran then. It is now if no script has started this command.
+    """
+    told, now = environment.get("HEDDLE_SLURM_BEGUN", ""), time.monotonic()
+    if not re.fullmatch(r"[0-9]{1,12}(\.[0-9]{1,9})?", told):
+        return now
+    return now - max(time.clock_gettime(time.CLOCK_BOOTTIME) - float(told), 0.0)
+
+
+def end_turn(environment: Mapping[str, str]) -> None:
+    """Let the next prolog start: the script prolog tells which open file it has locked."""
+    with suppress(KeyError, ValueError, OSError):
+        fcntl.flock(int(environment["HEDDLE_SLURM_TURN"]), fcntl.LOCK_UN)
 
 
 def handover_options(command: _Command) -> _Command:
@@ -163,7 +182,7 @@ def answering(client: Terms, patience: Patience) -> Terms:
         Failure: It has no such fabric.
     """
     calls = client.api.operations.calls
-    end = time.monotonic() + patience.answer
+    end = time.monotonic() + min(patience.answer, patience.left)
     last = len(calls.addresses) - 1
     for row in range(last + 1):
         calls.current, calls.timeout = row, (end - time.monotonic()) / (last - row + 1)
@@ -226,16 +245,16 @@ def prolog(client: Terms, directory: Path, patience: Patience) -> None:
         where = os.environ.get("SLURM_JOB_WORK_DIR", "/")
         user = int(os.environ.get("SLURM_JOB_UID", "-1"))
         shape = read_shape(text, where, user, gpus_told=True)
-        with jobs.turn(mine.number, patience.left - patience.answer):
-            reached = answering(client, patience)
-            jobs.acquit(mine.name)
-            pay(reached, jobs, patience)
-            try:
-                job = _submitted(reached, patience, mine, shape)
-            except PreconditionFailed:
-                if not _left(reached, patience, mine, jobs):
-                    raise
-                job = _submitted(reached, patience, mine, shape)
+        reached = answering(client, patience)
+        jobs.acquit(mine.name)
+        pay(reached, jobs, patience)
+        try:
+            job = _submitted(reached, patience, mine, shape)
+        except PreconditionFailed:
+            if not _left(reached, patience, mine, jobs):
+                raise
+            job = _submitted(reached, patience, mine, shape)
+        end_turn(os.environ)
         _waited_for(reached, patience, folder, job)
     except Exception as error:
         with suppress(FileNotFoundError):  # it has ended
@@ -355,14 +374,13 @@ def epilog(client: Terms, directory: Path, patience: Patience) -> None:
     For EpilogSlurmctld; deploy/slurm explains the set-up. This command never fails. If no
     controller answers, the next prolog or epilog that reaches one ends the job.
     """
-    jobs, number = JobsFolder(directory), os.environ.get("SLURM_JOB_ID", "")
-    name = slurm_job_name(os.environ, number)
+    jobs = JobsFolder(directory)
+    name = slurm_job_name(os.environ, os.environ.get("SLURM_JOB_ID", ""))
     if not jobs.knows(name):
         return
     jobs.owe(name)
     jobs.forget(name)
-    with jobs.turn(number, patience.left - patience.answer):
-        if name in jobs.debts():  # or another command has ended it
-            pay(answering(client, patience), jobs, patience)
+    if name in jobs.debts():  # or another command has ended it
+        pay(answering(client, patience), jobs, patience)
     if name not in jobs.debts():
         note(f"{name} is ended")

@@ -6,7 +6,7 @@ For example::
     DIRECTORY/alps-42/0/n0.json    the ports that QPs of host n0 must use; also n0.ports, n0.env
     DIRECTORY/alps-42/0/said       why it is not programmed, if it is not
     DIRECTORY/owed/alps-41         has ended, but no controller has been told yet
-    DIRECTORY/.turn-3              locked by the command whose turn it is to call controllers
+    DIRECTORY/.turn-3              locked by the prolog whose turn it is: deploy/slurm/prolog
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -24,11 +23,6 @@ from heddle.ports import ports_text
 from heddle.ports_environment import environment_text
 
 OWED = "owed"
-MOST_CALLERS = 4
-"""Commands that call controllers at the same time. Jobs may start by the hundred, and a controller
-that hears of all at once answers none in time, or refuses: it takes 64 connections from a host."""
-_LOOK_SECONDS = 0.05
-"""Seconds between two looks whether it is a command's turn."""
 
 
 class JobsFolder:
@@ -62,22 +56,6 @@ class JobsFolder:
         with suppress(FileNotFoundError):
             (self._path / job).rename(gone)
         _remove(gone)
-
-    @contextmanager
-    def turn(self, number: str, seconds: float) -> Iterator[None]:
-        """Wait until few other commands call controllers, but no longer than some seconds.
-
-        Jobs whose numbers follow each other, as those of an array do, get different turns.
-        """
-        end = time.monotonic() + seconds
-        with (self._path / f".turn-{int(number) % MOST_CALLERS}").open("w") as turn:
-            while time.monotonic() < end:
-                try:
-                    fcntl.flock(turn, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    time.sleep(_LOOK_SECONDS)
-            yield
 
     def owe(self, job: str) -> None:
         """Note that a job has ended, until a command reaches a controller and ends it there."""

@@ -12,7 +12,7 @@ import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from heddle.v1.placement_pb2 import JobSpec
 from heddle_controller.model.files.fabric_file import save_fabric_file
 from heddle_controller.model.host_lists import fold
 from heddle_emulator.fleet.controller import Controller
+from tests.support.needs import missing
 from tests.support.slurm import CLUSTER, patiently, slurm_files
 from tests.support.slurm_world import (
     EVEN,
@@ -834,25 +835,59 @@ def system_log(place: Path) -> Path:
     return told
 
 
-@pytest.mark.parametrize("broken", ["folder", "log"])
+@contextmanager
+def small_disk(spool: Path, limit: str) -> Iterator[None]:
+    """Mount a file system with a limit, such as ``size=8k``, in place of a folder."""
+    spool.mkdir(exist_ok=True)
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", limit, "tmpfs", spool], check=False)
+    if mounted.returncode:
+        missing("the right to mount a file system")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", spool], check=True)
+
+
+@pytest.mark.parametrize("broken", ["folder", "log", "disk"])
 def test_the_system_log_tells_that_the_folder_cannot_be_written(world: World, broken: str) -> None:
     """Heddle's own log is in the folder, so the reason is in the system log."""
     place = world.slurm.folder / f"broken-{broken}"
     place.mkdir()
     spool = place / "spool"
-    if broken == "folder":
-        spool.touch()
-    else:
-        (spool / "log").mkdir(parents=True)
     told = system_log(place)
-    try:
+    with ExitStack() as stack:
+        if broken == "folder":
+            spool.touch()
+        elif broken == "log":
+            (spool / "log").mkdir(parents=True)
+        else:
+            stack.enter_context(small_disk(spool, "size=8k"))
+            (spool / "other").write_bytes(bytes(8 << 10))
+        stack.callback(world.set)
         world.set(HEDDLE_SLURM_DIRECTORY=str(spool), PATH=f"{place}:{os.environ['PATH']}")
         world.slurm.must(world.slurm.folder / "prolog", **PROLOG)
-    finally:
-        world.set()
     text = told.read_text()
     assert text.startswith("-t heddle job 900 is not planned: "), text
     assert str(spool) in text
+    assert not world.jobs()
+
+
+def test_a_job_ends_at_heddle_although_the_disk_takes_no_more_files(world: World) -> None:
+    """The files of the job make room for the note that it has ended."""
+    spool = world.slurm.folder / "few-files"
+    with small_disk(spool, "nr_inodes=6"), ExitStack() as stack:
+        stack.callback(world.set)
+        world.set(HEDDLE_SLURM_DIRECTORY=str(spool))
+        start = spool / name(900) / "0"
+        start.mkdir(parents=True)
+        for file in (spool / "log", start / "hosts", start / "n0.json"):
+            file.touch()
+        with pytest.raises(OSError, match="No space left"):
+            (spool / "another").touch()
+        with world.client() as client:
+            client.submit_job(name(900), JobSpec(hosts=["n7"], gpus_per_host=1))
+        world.slurm.must(world.slurm.folder / "epilog", **PROLOG)
+        assert f"{name(900)} is ended" in (spool / "log").read_text()
     assert not world.jobs()
 
 

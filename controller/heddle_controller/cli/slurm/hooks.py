@@ -59,6 +59,8 @@ from heddle_controller.model.errors import InputError
 from heddle_controller.model.host_lists import fold
 
 _Command = Callable[..., Any]
+LOG_FAILED = 74
+"""Exit status if the log cannot be written, as of sysexits.h."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +131,7 @@ def handover_options(command: _Command) -> _Command:
 
 
 def never_failing(command: _Command) -> _Command:
-    """Return a command that logs its errors and succeeds. The process ends with it.
+    """Return a command that logs its errors and succeeds, if it can log. The process ends with it.
 
     It ends at once, because a job waits, and an orderly exit of gRPC and the interpreter takes a
     sixth of the processor time of the whole command.
@@ -137,14 +139,17 @@ def never_failing(command: _Command) -> _Command:
 
     @wraps(command)
     def run(client: Terms, **options: Any) -> Never:  # noqa: ANN401 - whatever the command takes
+        status = 0
         try:
-            command(client, **options)
-        except Exception as error:  # noqa: BLE001 - Slurm would take the job for a failed one
-            note(f"job {os.environ.get('SLURM_JOB_ID')}: {said(client, error)}")
-        with suppress(OSError):  # the disk of the log may be full
+            try:
+                command(client, **options)
+            except Exception as error:  # noqa: BLE001 - Slurm would take the job for a failed one
+                note(f"job {os.environ.get('SLURM_JOB_ID')}: {said(client, error)}")
             sys.stdout.flush()
             sys.stderr.flush()
-        os._exit(0)
+        except OSError:  # the script has another place where it can tell this
+            status = LOG_FAILED
+        os._exit(status)
 
     return run
 
@@ -257,7 +262,7 @@ def prolog(client: Terms, directory: Path, patience: Patience) -> None:
         end_turn(os.environ)
         _waited_for(reached, patience, folder, job)
     except Exception as error:
-        with suppress(FileNotFoundError):  # it has ended
+        with suppress(OSError):  # it has ended, or its disk is full
             write_said(folder, said(client, error))
         raise
     took = time.monotonic() - patience.begun

@@ -81,7 +81,7 @@ def drawn(rng: Random) -> Fabric:
 @given(SEEDS)
 @example(189)  # rounding depends on the arcs that are looked at together
 def test_repairs_after_losses_and_returns(seed: int) -> None:
-    """The screen stays right while links and switches go and return, and jobs come and end."""
+    """The screen stays right while links and switches go and return, and jobs change."""
     rng = Random(seed)
     fabric = drawn(rng)
     flows = any_flows(rng, fabric, 12)
@@ -92,6 +92,8 @@ def test_repairs_after_losses_and_returns(seed: int) -> None:
             flows = _with_more(rng, fabric, flows)
         if rng.random() < 0.3:
             flows = _with_less(rng, flows)
+        if rng.random() < 0.3:
+            flows = _with_others(rng, fabric, flows)
         fabric = changed(rng, fabric)
         plan = repairer.repair(fabric, flows)
         note(f"step {step}: {flows.ids} {fabric.link_state.tolist()} {fabric.node_state.tolist()}")
@@ -126,3 +128,16 @@ def _with_less(rng: Random, flows: Flows) -> Flows:
     """The flows without those of one job."""
     jobs = sorted(set(flows.job.tolist()))
     return flows.take(np.flatnonzero(flows.job != rng.choice(jobs))) if jobs else flows
+
+
+def _with_others(rng: Random, fabric: Fabric, flows: Flows) -> Flows:
+    """The flows, some of which are replaced by others, ask for more or have other QPs."""
+    more, at = any_flows(rng, fabric, 3), rng.randint(0, len(flows))
+    ids = tuple(f"{rng.random()}" for _ in more.ids)
+    rows = np.arange(len(flows))
+    kept = np.array([rng.random() < 0.8 for _ in flows.ids], dtype=np.bool_)
+    parts = [flows.take(rows[:at][kept[:at]]), replace(more, ids=ids), flows.take(rows[at:])]
+    every = concatenate(parts)
+    asks = np.array([rng.choice([1, 1, 1, 2]) for _ in every.ids])
+    qps = np.array([rng.choice([0, 0, 0, 1]) for _ in every.ids], dtype=np.int64)
+    return replace(every, gbps=every.gbps * asks, qps=every.qps + qps)

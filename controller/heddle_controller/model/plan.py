@@ -240,6 +240,11 @@ class Paths:
             self.arcs[places],
         )
 
+    def of_flows(self, flows: Ints) -> Paths:
+        """Return the paths of some flows, given ascending. All paths must be in order of flows."""
+        low, high = (np.searchsorted(self.flow, flows, side) for side in ("left", "right"))
+        return self.take(ranges(low, high))
+
     def gbps(self, flows: Flows, rows: Ints | None = None) -> Floats:
         """Return the rate of each path, or of those in ``rows``, in Gbit/s, shape (rows,).
 

@@ -47,6 +47,7 @@ from heddle_controller.model.arrays import (
 )
 from heddle_controller.model.fabric import NodeKind
 from heddle_controller.model.flows import ROCE_PORT, SOURCE_PORT_COUNT, Flows, qp_ports
+from heddle_controller.model.kept import KeptFlows
 from heddle_controller.model.plan import Paths, Plan, differing
 from heddle_controller.model.program import ANY_PORT, Entries, no_entries, splice_entries
 from heddle_controller.model.underlay import needs_entry, underlay
@@ -421,16 +422,22 @@ def _entries_after(plan: Plan, before: tuple[Plan, Entries] | None) -> Entries:
     return _renewed(plan, entries, plan.flows.source[differs], plan.flows.destination[differs])
 
 
-def entries_left(plan: Plan, before: tuple[Plan, Entries], ended: Ints) -> Entries:
-    """Return the entries of what is left of an earlier plan (``model.ended.plan_left``).
+def kept_entries(plan: Plan, before: tuple[Plan, Entries], kept: KeptFlows) -> Entries:
+    """Return the entries of what is kept of an earlier plan (``model.kept.plan_with_kept``).
 
-    ``before`` is the earlier plan and its entries, and ``ended`` are the rows of its flows that are
-    not left. The result equals that of ``entries_of``.
+    ``before`` is the earlier plan and its entries. Only pairs of NICs are made again between which
+    flows went or came, since these also change the ports of others. The result equals that of
+    ``entries_of``.
     """
-    flows, entries = before[0].flows, before[1]
-    if len(ended) * _WORTH > len(flows) or plan.fabric.node_count > MOST_NODES:
+    gone, came = kept.gone, kept.came
+    most = max(len(gone), len(came)) * _WORTH
+    if most > len(kept.before) or plan.fabric.node_count > MOST_NODES:
         return entries_of(plan)
-    return _renewed(plan, entries, flows.source[ended], flows.destination[ended])
+    source, destination = (
+        np.append(getattr(kept.before, name)[gone], getattr(kept.after, name)[came])
+        for name in ("source", "destination")
+    )
+    return _renewed(plan, before[1], source, destination)
 
 
 def _renewed(plan: Plan, old: Entries, source: Ints, destination: Ints) -> Entries:

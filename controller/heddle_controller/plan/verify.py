@@ -29,6 +29,7 @@ from heddle_controller.model.arrays import NONE, UNREACHED, Bools, Floats, Ints,
 from heddle_controller.model.errors import first_of
 from heddle_controller.model.fabric import NodeKind
 from heddle_controller.model.flows import ANY_PHASE
+from heddle_controller.model.kept import KeptFlows
 from heddle_controller.model.plan import (
     WHOSE,
     Certificate,
@@ -438,18 +439,16 @@ def loads_after(plan: Plan, known: Plan | None) -> Floats:
     return plan.loads if loads is None else plan.with_loads(loads).loads
 
 
-def with_loads_left(plan: Plan, before: Plan, ended: Ints) -> Plan:
-    """Give what is left of an earlier plan its loads if those of the whole plan are known.
+def with_kept_loads(plan: Plan, before: Plan, kept: KeptFlows) -> Plan:
+    """Give what is kept of an earlier plan its loads if those of the whole plan are known.
 
-    ``plan`` is as ``model.ended.plan_left`` returns it; it is returned. ``ended`` are the rows of
-    the earlier flows that are not left.
+    ``plan`` is what ``model.kept.plan_with_kept`` returns for ``before``. It is returned.
     """
-    if "loads" not in before.__dict__:
-        return plan
-    gone = np.zeros(len(before.flows), dtype=np.bool_)
-    gone[ended] = True
-    touched = before.paths.take(np.flatnonzero(gone[before.paths.flow])).arcs
-    return plan.with_loads(_with_sums(plan, before.loads, distinct(touched)))
+    if "loads" in before.__dict__:
+        touched = before.paths.of_flows(kept.gone).arcs, plan.paths.of_flows(kept.altered).arcs
+        arcs = distinct(np.concatenate(touched))
+        plan.with_loads(_with_sums(plan, before.loads, arcs))
+    return plan
 
 
 def _with_sums(plan: Plan, loads: Floats, arcs: Ints) -> Floats:

@@ -45,7 +45,7 @@ from heddle_controller.model.program import Entries
 from heddle_controller.place.ask import EQUAL
 from heddle_controller.place.score import gain_of_jobs
 from heddle_controller.plan.diff import changed_flows
-from heddle_controller.plan.left import left_of
+from heddle_controller.plan.kept import kept_of
 from heddle_controller.state.demands import check_ids
 from heddle_controller.state.errors import FailedPrecondition
 from heddle_controller.state.records import Intent
@@ -364,12 +364,13 @@ def make_plan(
     Raises:
         Exception: whatever the last attempt failed with.
     """
-    left = None if before is None else left_of(before, wanted.flows)
-    plan = best_plan(wanted, previous, repair, engine, left)
-    if before is not None and left is not None and previous is before[0]:
-        previous = left[0]
+    structure = wanted.fabric.structure
+    kept = None if before is None else kept_of(before, structure, wanted.flows)
+    plan = best_plan(wanted, previous, repair, engine, kept)
+    if before is not None and kept is not None and previous is before[0]:
+        previous = kept[0]
     changed = len(changed_flows(previous, plan)) if previous is not None else 0
-    return Planned(plan, engine.entries_of(plan, left), changed)
+    return Planned(plan, engine.entries_of(plan, kept), changed)
 
 
 def best_plan(

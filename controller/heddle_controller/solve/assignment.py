@@ -20,8 +20,8 @@ from itertools import pairwise
 import numpy as np
 
 from heddle_controller.model.arrays import NONE, Bools, Floats, Ints, stable_order, starts
-from heddle_controller.model.ended import jobs_now, phases_now
 from heddle_controller.model.flows import ANY_PHASE, Flows
+from heddle_controller.model.kept import KeptFlows
 from heddle_controller.model.plan import Paths, no_paths, phased_loads
 from heddle_controller.solve.network import Network
 from heddle_controller.solve.phases import PhaseTable, add_loads, copied, phase_tables
@@ -161,16 +161,17 @@ class Assignment:
         self.flows, self.unit = flows, np.append(self.unit, come.gbps / come.qps)
         self._tables |= phase_tables(come, len(self.load))
 
-    def end_jobs(self, flows: Flows, inner: Paths, arcs: Ints) -> None:
-        """Hold only flows that are left once jobs have ended; see ``model.ended``.
+    def keep(self, kept: KeptFlows, inner: Paths, arcs: Ints) -> None:
+        """Take on other flows, of which those that are kept stay on their paths.
 
         Args:
-            flows: The flows that are left.
+            kept: The flows that are kept.
             inner: All chunks of these flows, with the paths that they have, between terminals.
-            arcs: The arcs that flows of ended jobs used. Their loads are added up again, so that
-                no rounding error is left where nothing else is.
+            arcs: The arcs that flows use which are not kept, or which put another load there. These
+                loads are added up again, so that no rounding error is left where nothing else is.
         """
-        jobs, phases = jobs_now(self.flows, flows), phases_now(self.flows, flows)
+        self._keep_tables(kept, inner)
+        flows = kept.after
         self.flows, self.unit = flows, flows.gbps / flows.qps
         near = np.zeros(self.network.arc_count, dtype=np.bool_)
         near[arcs] = True
@@ -179,14 +180,29 @@ class Assignment:
         flow = inner.flow[row]
         together = inner.gbps(flows, row), flows.job[flow], flows.phase[flow]
         self.load[arcs] = phased_loads(len(near), inner.arcs[uses], *together)[arcs]
-        kept = [job for job in self._tables if jobs[job] != NONE]
-        self._tables = {int(jobs[job]): self._tables[job].renumbered(phases) for job in kept}
-        self._shared = {int(jobs[job]) for job in self._shared.intersection(kept)}
         self._members, self._own = {}, set()
         self.touched.clear()
         self.journal.clear()
         self._hold(inner)
         self.__dict__.pop("_base", None)
+
+    def _keep_tables(self, kept: KeptFlows, inner: Paths) -> None:
+        """Make the tables of jobs with other flows again, and number the others anew."""
+        before, flows, jobs = kept.before, kept.after, kept.job
+        fresh = np.zeros(len(flows.job_names) + 1, dtype=np.bool_)
+        fresh[flows.job[kept.came]] = fresh[flows.job[kept.altered]] = True
+        fresh[jobs[before.job[kept.gone]]] = True
+        fresh[NONE] = True  # for jobs that have no more flows
+        same = [job for job in self._tables if not fresh[jobs[job]]]
+        tables = {int(jobs[job]): self._tables[job].renumbered(kept.phase) for job in same}
+        self._shared = {int(jobs[job]) for job in self._shared.intersection(same)}
+        own = fresh[flows.job]
+        made = phase_tables(flows.take(np.flatnonzero(own)), len(self.load))
+        if made:
+            some = inner.take(np.flatnonzero(own[inner.flow]))
+            gbps, load = some.gbps(flows, some.owner()), np.zeros_like(self.load)
+            add_loads(flows, some, gbps, load, (made, made.__getitem__))
+        self._tables = tables | made
 
     def put(self, chunks: list[int], inner: Paths) -> None:
         """Give each of many chunks without a path its path at once. This cannot be rolled back."""

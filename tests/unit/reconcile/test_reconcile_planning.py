@@ -507,3 +507,22 @@ def test_a_tried_job_leaves_the_rows_of_others(plan: Plan, name: str) -> None:
     trial = core.try_job(intent, replace(J2, name=name), standing)
     assert [flows.begins_with(standing.flows) for flows in seen] == [True]
     assert trial == PlanningCore(ENGINE).try_job(intent, replace(J2, name="m"), standing)
+
+
+def test_a_larger_fabric_is_planned_by_repair() -> None:
+    """One job ends while another comes on hosts that the fabric before did not have."""
+    small, large = (
+        two_tiers(leaves=2, spines=4, nics_per_leaf=nics, nics_per_host=1) for nics in (9, 10)
+    )
+    hosts, more = list(small.structure.nics_of_host), list(large.structure.nics_of_host)
+    ends, stays, comes = ring("j1", *hosts[:2]), ring("j2", *hosts[:9]), ring("j3", *more[-2:])
+    before = make_plan(wanted(small, ends, stays), None, None, ENGINE)
+    made = before.plan, before.entries
+
+    def refuse(_fabric: Fabric, _flows: Flows, _before: Plan | None) -> Plan:
+        raise AssertionError
+
+    engine = replace(ENGINE, solve=refuse)
+    after = make_plan(wanted(large, stays, comes), made[0], Repairer(made[0]), engine, made)
+    assert after.changed_count == 0
+    assert not after.plan.unrouted

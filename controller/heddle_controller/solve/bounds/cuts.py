@@ -39,6 +39,7 @@ from heddle_controller.model.arrays import (
 from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_controller.model.flows import Flows
 from heddle_controller.model.graphs import joined_parts
+from heddle_controller.model.kept import KeptFlows
 from heddle_controller.model.plan import Certificate, TierCertificate, phased_loads, utilization
 from heddle_controller.solve.network import Network
 from heddle_controller.solve.phases import copied, loads_of_job
@@ -207,10 +208,10 @@ class Cuts:
         for family in self._families:
             family.recount(flows, routed, rows)
 
-    def forget(self, left: Ints) -> None:
-        """Forget flows that no longer count. ``left`` are the rows of the others, ascending."""
+    def keep(self, kept: KeptFlows, routed: Bools) -> None:
+        """Take on other flows. ``routed`` marks those that count, none of them new."""
         for family in self._families:
-            family.forget(left)
+            family.keep(kept, routed)
 
     def bound(self) -> Bound:
         """Return the bound that the cuts prove now."""
@@ -325,17 +326,23 @@ class _Family:
             if _is_job_behind(flows, known, rows):
                 self._add(flows, rows[routed[rows]])
                 return
+        self._recount(flows, routed, self._flow_set[rows])
+
+    def keep(self, kept: KeptFlows, routed: Bools) -> None:
+        """Take on other flows; see ``Cuts.keep``."""
+        left = self._flow_set[kept.gone]
+        self._flow_set = self._sets_of(kept.after)
+        self._recount(kept.after, routed, np.append(left, self._flow_set[kept.altered]))
+
+    def _recount(self, flows: Flows, routed: Bools, sets: Ints) -> None:
+        """Sum up anew what leaves some sets, which may occur more than once."""
         touched = np.zeros(self._count + 1, dtype=np.bool_)
-        touched[self._flow_set[rows]] = True
+        touched[sets] = True
         touched[NONE] = False  # the last place is that of flows in no set
         sets = np.flatnonzero(touched)
         if len(sets):
             self._account(flows, np.flatnonzero(routed & touched[self._flow_set]), sets)
             self._renew(sets)
-
-    def forget(self, left: Ints) -> None:
-        """Forget flows that no longer count; see ``Cuts.forget``."""
-        self._flow_set = self._flow_set[left]
 
     def _add(self, flows: Flows, rows: Ints) -> None:
         """Count the flows of a job that had none before, on top of what is counted."""

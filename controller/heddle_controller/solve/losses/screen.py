@@ -12,8 +12,8 @@ from __future__ import annotations
 import numpy as np
 
 from heddle_controller.model.arrays import Bools, Floats, Ints, distinct, numbered, stable_order
-from heddle_controller.model.ended import plan_left, rows_left
 from heddle_controller.model.fabric import NodeKind, Structure
+from heddle_controller.model.kept import kept_flows, plan_with_kept
 from heddle_controller.model.plan import Plan, differing
 from heddle_controller.solve.losses.fair_shares import SLACK, FairShares
 from heddle_controller.solve.losses.moves import LOSS_KINDS, SingleLosses
@@ -108,26 +108,28 @@ class LossScreen:
         self._bound(np.arange(arcs, dtype=np.int64))
 
     def follow(self, plan: Plan) -> bool:
-        """Update the bounds to another plan, which may lack jobs and have more flows at the end.
+        """Update the bounds to another plan, in which flows may have come, changed or gone.
 
-        Returns False and changes nothing if other rows, or arcs, of the plans do not correspond, or
-        if one of them is a plan by ports of NICs.
+        Returns False and changes nothing if no flow is kept (``model.kept``), if arcs of the plans
+        do not correspond, or if one of them is a plan by ports of NICs.
         """
-        before, left = self.standing.plan, np.empty(0, dtype=np.int64)
+        before = self.standing.plan
+        left = altered = np.empty(0, dtype=np.int64)
         if plan is before:
             return True
         if not _comparable(before, plan):
             return False
         if not plan.flows.begins_with(before.flows):
-            rows = rows_left(before.flows, plan.flows)
-            if rows is None:
+            kept = kept_flows(before.flows, plan.flows)
+            if kept is None:
                 return False
-            before = plan_left(before, rows, plan.flows)
-            left = self.standing.end_jobs(before, rows)
+            before, altered = plan_with_kept(before, kept), kept.altered
+            left = self.standing.keep(before, kept.row)
         count, losses = len(plan.flows), SingleLosses.of(plan.fabric)
         changed = differing(before.paths, plan.paths, count)
         changed |= differing(before.backups, plan.backups, count)
         changed[len(before.flows) :] = True
+        changed[altered] = True
         self._mark_restated(plan, losses, changed)
         self._bound(distinct(np.append(left, self.standing.follow(plan, losses, changed))))
         return True

@@ -179,14 +179,13 @@ class Standing:
             self._number(slot)
         return self._record(slots, gone, left)
 
-    def end_jobs(self, rest: Plan, rows: Ints) -> Ints:
-        """Forget the flows of ended jobs, and return all arcs, ascending, that they touch.
+    def keep(self, rest: Plan, row: Ints) -> Ints:
+        """Forget flows that are not kept, and return all arcs, ascending, that they touch.
 
-        ``rest`` is what is left of the plan, and ``rows`` are the rows of the flows that are left.
+        ``rest`` is what is kept of the plan, and ``row`` the row of each flow there, or ``NONE``.
+        What the flows that are kept ask for is not looked at again.
         """
-        number = np.full(len(self.plan.flows), NONE, dtype=np.int64)
-        number[rows] = np.arange(len(rows))
-        flow, routes = number[self.plan.paths.flow], self.routes
+        flow, routes = row[self.plan.paths.flow], self.routes
         gone, slot = self.slot[flow == NONE], self.slot[flow != NONE]
         left = np.append(routes.arcs[gone], routes.spares[gone])
         for mark in (routes.bare, routes.weak):

@@ -1,9 +1,9 @@
 """A plan with its indexes kept ready for repair: loads, flows on each arc, cuts and backups.
 
 A repair takes time in proportion to what changed, and a few passes over flat arrays. At 24,576 NICs
-that is milliseconds. It covers the usual cases: links and switches that go down or come back, jobs
-that end, and new flows while all others stay. A NIC may lose its only link and its flows their
-path; they get a path again when the link is back. Every other change is left to ``Repairer``.
+that is milliseconds. It covers the usual cases: links and switches that go down or come back, and
+jobs that come, change or end. A NIC may lose its only link and its flows their path; they get a
+path again when the link is back. Every other change is left to ``Repairer``.
 
 A chunk is a range of QPs of one flow that share a path.
 """
@@ -16,9 +16,9 @@ from dataclasses import replace
 import numpy as np
 
 from heddle_controller.model.arrays import NONE, Floats, Ints, distinct, ranges
-from heddle_controller.model.ended import plan_left, rows_left
 from heddle_controller.model.fabric import Fabric, NodeKind, State
 from heddle_controller.model.flows import Flows, TrafficClass
+from heddle_controller.model.kept import kept_flows, plan_with_kept
 from heddle_controller.model.plan import (
     Paths,
     Plan,
@@ -27,7 +27,13 @@ from heddle_controller.model.plan import (
     no_paths,
     phased_loads,
 )
-from heddle_controller.solve.assignment import Assignment, inner_paths, merged_chunks, with_nics
+from heddle_controller.solve.assignment import (
+    Assignment,
+    inner_paths,
+    merged_chunks,
+    of_sole_links,
+    with_nics,
+)
 from heddle_controller.solve.bounds.cuts import Bound, Cuts, certify_worst
 from heddle_controller.solve.candidates import Candidates
 from heddle_controller.solve.colouring.planes import Planes, coloured_paths
@@ -120,33 +126,37 @@ class IncrementalPlan:
             self._seeking, self._spare_ways.poor = self._spare_ways.poor != poor, poor
             self.plan = plan
 
-    def end_jobs(self, flows: Flows) -> None:
-        """Take out the flows of jobs that have none among ``flows``, if nothing else differs.
+    def take_flows(self, fabric: Fabric, flows: Flows) -> None:
+        """Take on flows of jobs that came, changed or ended, if ``repair`` can go on from there.
 
-        All other flows keep their paths and backups. This takes a few passes over flat arrays.
+        Flows that are kept (``model.kept``) stay on their paths and backups, and others have none
+        yet. This takes a few passes over flat arrays. Flows that only follow the known ones are
+        left to ``repair``. ``fabric`` is the fabric of the flows.
         """
         known, network = self.plan.flows, self.network
-        left = rows_left(known, flows) if self._sound else None
-        if left is None or not self._routed[left].any():
+        if not self._sound or fabric.structure is not self.plan.fabric.structure:
             return
-        rest = plan_left(self.plan, left, flows)
-        row_now = np.full(len(known), NONE, dtype=np.int64)
-        row_now[left] = np.arange(len(left))
-        ended = np.flatnonzero(row_now == NONE)
-        self._routed[ended] = False
-        self._cuts.recount(known, self._routed, ended)
-        self._cuts.forget(left)
-        self._fix(ended)
-        self._routed = self._routed[left]
-        self._spare_ways.renumber(row_now)
+        if self._may_follow(flows) or short_of_ports(flows).any():
+            return
+        kept = kept_flows(known, flows)
+        rest = None if kept is None else plan_with_kept(self.plan, kept)
+        if kept is None or rest is None or not len(rest.paths):
+            return
+        gone, altered = kept.gone, kept.altered
+        self._routed = np.zeros(len(flows), dtype=np.bool_)
+        self._routed[rest.paths.flow] = True
+        self._cuts.keep(kept, self._routed)
+        self._spare_ways.renumber(kept.row)
         if limited(rest.fabric).any():
-            self._tables = TableRoom.beside(rest.fabric, rest.flows, rest.paths)
-        paths = self.plan.paths
-        gone = paths.take(np.flatnonzero(row_now[paths.flow] == NONE))
-        left_by = distinct(inner_paths(network, gone).arcs)
-        self.assignment.end_jobs(rest.flows, inner_paths(network, rest.paths), left_by)
+            self._tables = TableRoom.beside(rest.fabric, flows, rest.paths)
+        changed = self.plan.paths.of_flows(gone).arcs, rest.paths.of_flows(altered).arcs
+        arcs = np.concatenate(changed)
+        arcs = distinct(arcs[~of_sole_links(network)[arcs]])
+        self.assignment.keep(kept, inner_paths(network, rest.paths), arcs)
         self.assignment.prepare()
-        self._chunks = Chunks(rest.paths, len(rest.flows))
+        ends = (known.source, flows.source), (known.destination, flows.destination)
+        self._fix(*(np.append(was[gone], now[altered]) for was, now in ends))
+        self._chunks = Chunks(rest.paths, len(flows))
         self.plan = rest
 
     def can_repair(self, fabric: Fabric, flows: Flows) -> bool:
@@ -408,7 +418,7 @@ class IncrementalPlan:
             assignment.extend(flows)
             more = np.zeros(len(flows) - known, dtype=np.bool_)
             self._routed = np.append(self._routed, more)
-        cut_off, came = self._attached_now(flows, known)
+        cut_off, came = self._attached_now(flows)
         self._chunks.make(assignment, came)
         bare = self._uncoloured(came)
         stuck = {row for row in {*homeless, *bare} if not self._can_go(candidates, row)}
@@ -418,7 +428,7 @@ class IncrementalPlan:
         changed = np.array(sorted({*gone, *came}), dtype=np.int64)
         if len(changed) or len(flows) > known:
             self._cuts.recount(flows, self._routed, changed)
-            self._fix(changed)
+            self._fix(flows.source[changed], flows.destination[changed])
         for chunk in self._chunks.of(gone):
             assignment.move(chunk, _EMPTY)
         return sorted(gone), came, bare
@@ -441,10 +451,10 @@ class IncrementalPlan:
         found: list[int] = rows[candidates.detours(flows, chunks.take(rows))].tolist()
         return found
 
-    def _attached_now(self, flows: Flows, known: int) -> tuple[list[int], list[int]]:
+    def _attached_now(self, flows: Flows) -> tuple[list[int], list[int]]:
         """Return the flows with a NIC that is cut off, and the flows that may get a path now.
 
-        The first are only those that had a path or are new. Flows from row ``known`` on are new.
+        The first are only those that had a path or are new, and so have no reason for having none.
         """
         if self.network.terminal is self._terminal:
             rows = np.flatnonzero(~self._routed)
@@ -454,7 +464,8 @@ class IncrementalPlan:
             rows = np.arange(len(flows), dtype=np.int64)
         self._terminal = self.network.terminal
         near = attached(self.network, flows, rows)
-        cut_off = rows[~near & (self._routed[rows] | (rows >= known))]
+        told = np.isin(rows, [*self.plan.unrouted])
+        cut_off = rows[~near & ~told]
         return cut_off.tolist(), rows[near & ~self._routed[rows]].tolist()
 
     def _can_go(self, candidates: Candidates, row: int) -> bool:
@@ -462,14 +473,14 @@ class IncrementalPlan:
         ends = int(terminal[flows.source[row]]), int(terminal[flows.destination[row]])
         return NONE not in ends and len(candidates.between(*ends)) > 0
 
-    def _fix(self, changed: Ints) -> None:
-        """Compute the load of NICs' arcs again where flows got or lost a path."""
+    def _fix(self, sources: Ints, destinations: Ints) -> None:
+        """Compute the load of arcs out of some NICs and into others again."""
         flows, home = self.assignment.flows, self._home
-        arcs = [home[flows.source], np.where(home != NONE, home ^ 1, NONE)[flows.destination]]
+        into = np.where(home != NONE, home ^ 1, NONE)
         marked = np.zeros(self.network.arc_count + 1, dtype=np.bool_)
-        for of_end in arcs:
-            marked[of_end[changed]] = True
+        marked[home[sources]] = marked[into[destinations]] = True
         marked[NONE] = False
+        arcs = home[flows.source], into[flows.destination]
         rows = [np.flatnonzero(self._routed & marked[of_end]) for of_end in arcs]
         uses = np.concatenate([of_end[own] for of_end, own in zip(arcs, rows, strict=True)])
         both = np.concatenate(rows)

@@ -154,7 +154,7 @@ class Repairer:
     def repair(self, fabric: Fabric, flows: Flows) -> Plan:
         """Return a plan for the given fabric and flows, and hold it as the newest plan."""
         incremental, mended = self._incremental or self._indexed(), None
-        incremental.end_jobs(flows)
+        incremental.take_flows(fabric, flows)
         if incremental.can_repair(fabric, flows):
             mended = incremental.repair(fabric, flows, self.options)
         if mended is None:

@@ -10,7 +10,8 @@ import pytest
 
 from heddle_controller.model.arrays import NONE
 from heddle_controller.model.fabric import NodeKind, State
-from heddle_controller.solve import solve
+from heddle_controller.plan.verify import verify_plan
+from heddle_controller.solve import Repairer, solve
 from heddle_controller.solve.assignment import Assignment, inner_paths
 from heddle_controller.solve.candidates import Candidates
 from heddle_controller.solve.fairness.sharing import Shares
@@ -22,6 +23,7 @@ from heddle_controller.solve.repair.backups import (
     floors,
     least_shared,
 )
+from heddle_controller.solve.repair.spare_paths import poor_backups
 from heddle_emulator.fluid.rates import flow_ratios
 from heddle_emulator.topology import dual_tor
 from tests.bench.workloads import between_switches
@@ -197,3 +199,28 @@ def test_both_links_of_a_nic_are_used() -> None:
     first, arcs = fabric.structure.out
     for nic in np.unique(flows.source).tolist():
         assert used[arcs[first[nic] : first[nic + 1]]].tolist() == [1.0, 1.0]
+
+
+def test_repairs_keep_their_indexes_when_nics_lose_links() -> None:
+    """When NICs or leaves lose links, plans are valid and the next repair is ready at once.
+
+    Once all links are back, each backup shares with its path only what it must.
+    """
+    for seed in range(6):
+        random, planes = Random(seed), 1 + seed % 2
+        healthy = dual_tor(pairs=3, spines=2 * planes, nics_per_pair=4, planes=planes)
+        flows = permutations(healthy, random, 2, random.choice([1, 2, 4]))
+        repairer, fabric = Repairer(solve(healthy, flows)), healthy
+        links = np.flatnonzero(~between_switches(healthy)).tolist()
+        steps = []
+        for link in random.sample(links, 4):
+            fabric = fabric.with_links({link: State.DOWN})
+            steps.append(fabric)
+        leaf = random.choice(healthy.structure.switches.tolist())
+        plan = repairer.plan
+        for after in (*steps, fabric.with_nodes({leaf: State.DOWN}), fabric, healthy):
+            plan = repairer.repair(after, flows)
+            verify_plan(plan)
+            assert repairer.is_ready_for(plan), seed
+        assert not plan.unrouted, seed
+        assert poor_backups(Network(healthy), flows, plan.paths, plan.backups) == {}, seed

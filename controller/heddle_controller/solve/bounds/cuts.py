@@ -189,7 +189,10 @@ class Cuts:
         return copied(self, _families=[family.copy() for family in self._families])
 
     def change(self, arcs: Ints, *, usable: bool) -> None:
-        """Add or remove the capacity of arcs between switches whose state changed."""
+        """Add or remove the capacity of arcs whose state changed.
+
+        The sets stay as they are, also where a NIC now has one usable link or several.
+        """
         if len(arcs):
             for family in self._families:
                 family.change(arcs, usable=usable)
@@ -395,7 +398,8 @@ class _Family:
         self._open[arcs] = usable
         whole = self._width[sets] * self._even[sets]
         alike = np.abs(self._capacity[sets] - whole) <= 1e-9 * whole
-        unsure = sets[~alike | (self._even[sets] == 0) | (self._tier[sets] == NONE)]
+        of_others = np.bincount(place, self._tier_of_arc[arcs] != self._tier[self._arc_set[arcs]])
+        unsure = sets[~alike | (self._even[sets] == 0) | (of_others > 0)]
         if len(unsure):
             self._look_again(unsure)
         self._renew(sets)

@@ -2,8 +2,8 @@
 
 A repair takes time in proportion to what changed, and a few passes over flat arrays. At 24,576 NICs
 that is milliseconds. It covers the usual cases: links and switches that go down or come back, and
-jobs that come, change or end. A NIC may lose its only link and its flows their path; they get a
-path again when the link is back. Every other change is left to ``Repairer``.
+jobs that come, change or end. A NIC may lose its links and its flows their path; they get a path
+again when a link is back. Every other change is left to ``Repairer``.
 
 A chunk is a range of QPs of one flow that share a path.
 """
@@ -89,9 +89,9 @@ class IncrementalPlan:
         """``network.terminal`` as of the last repair."""
         self._home = network.nic_arc
         """The arc out of each single-homed NIC, by node; ``NONE`` for other nodes."""
-        alone = np.bincount(network.tail, minlength=plan.fabric.node_count) == 1
-        self._may_change = (network.level != NodeKind.NIC) | (alone & (self._home != NONE))
-        """Nodes whose links may change state: switches, and NICs with one link, up at first."""
+        fixed = (network.level == NodeKind.NIC) & ~network.several
+        self._may_change = ~fixed | (self._home != NONE)
+        """Nodes whose links may change state: all but NICs whose only link was down at first."""
         used = np.concatenate([paths.arcs, plan.backups.arcs])
         self._tables = TableRoom.beside(plan.fabric, plan.flows, paths)
         self._sound = bool(
@@ -200,7 +200,7 @@ class IncrementalPlan:
         used = self._settle(candidates, bound, options, (homeless, self._chunks.of(bare)))
         moved = {*self._flows_of(assignment.touched), *gone, *came}
         moved |= self._spare_ways.flows_over(self.plan.backups, lost)
-        self._seeking |= len(regained) > 0
+        self._seek(regained)
         unrouted = self._unrouted(gone)
         return self._put_together((fabric, flows, candidates), moved, used, bound, unrouted)
 
@@ -387,6 +387,20 @@ class IncrementalPlan:
         moved = {*self._flows_of(assignment.touched)}
         world = plan.fabric, plan.flows, candidates
         return self._put_together(world, moved, used, bound, dict(plan.unrouted))
+
+    def _seek(self, regained: Ints) -> None:
+        """Have poor backups looked at again if any arcs came back.
+
+        A NIC that has another link again may leave its flows better backups than before.
+        """
+        self._seeking |= len(regained) > 0
+        back = self.network.several[self.network.tail[regained]]
+        if back.any():
+            plan, nics = self.plan, np.zeros(self.network.fabric.node_count, dtype=np.bool_)
+            nics[self.network.tail[regained[back]]] = True
+            near = np.flatnonzero(nics[plan.flows.source] | nics[plan.flows.destination])
+            some = plan.paths.of_flows(near), plan.backups.of_flows(near)
+            self._spare_ways.poor |= poor_backups(self.network, plan.flows, *some)
 
     def _flows_of(self, chunks: Iterable[int]) -> list[int]:
         return [self.assignment.flow[chunk] for chunk in chunks]

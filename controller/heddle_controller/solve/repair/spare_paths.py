@@ -61,14 +61,13 @@ _NOBODY: frozenset[int] = frozenset()
 
 
 class SparePaths:
-    """Index of flows by the switch-to-switch arcs of their backups, and of the poor backups.
+    """Index of flows by the arcs of their backups that allow a choice, and of the poor backups.
 
     It is kept up to date as backups change.
     """
 
     def __init__(self, network: Network, plan: Plan) -> None:
-        self._inner = np.zeros(network.arc_count, dtype=np.bool_)
-        self._inner[network.inner] = True
+        self._choice = network.choice
         self.poor: dict[int, int] = poor_backups(network, plan.flows, plan.paths, plan.backups)
         """What ``poor_backups`` says of the plan."""
         self._runs = [self._sorted(plan.backups)]
@@ -98,7 +97,7 @@ class SparePaths:
         return arcs[order], flows[order]
 
     def _uses(self, backups: Paths) -> tuple[Ints, Ints]:
-        kept = self._inner[backups.arcs]
+        kept = self._choice[backups.arcs]
         return backups.arcs[kept], np.repeat(backups.flow, np.diff(backups.first))[kept]
 
     def note(self, flows: Ints, fresh: Paths, poor: dict[int, int]) -> None:
@@ -129,7 +128,7 @@ class SparePaths:
 
         ``backups`` are all current backups, ascending by flow.
         """
-        arcs = arcs[self._inner[arcs]]
+        arcs = arcs[self._choice[arcs]]
         perhaps: set[int] = set()
         for run, flows in self._runs:
             low, high = np.searchsorted(run, arcs), np.searchsorted(run, arcs, side="right")

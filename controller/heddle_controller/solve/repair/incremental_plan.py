@@ -376,6 +376,9 @@ class IncrementalPlan:
         overall = max(bound.overall, float(bound.tiers.max(initial=0.0)))
         chosen, arcs = self.network.chosen, np.full(self.network.arc_count + 1, np.inf)
         arcs[chosen] = np.maximum(self._cuts.of_arcs(chosen), min(overall, 1.0))
+        used = assignment.utilization()
+        if np.count_nonzero(used[chosen] > arcs[chosen] + TOLERANCE) > HASTE.effort:
+            return None  # looking at one chunk of each of them is already too much
         target = LoadTarget(np.maximum(bound.tiers, min(overall, 1.0)), overall, arcs)
         Search(assignment, candidates, target, options.deadline(), HASTE).run()
         used = assignment.utilization()

@@ -14,8 +14,10 @@ from grpc import aio
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
+from heddle.client import AsyncClient, TimedOut
 from heddle.v1 import doctor_pb2, fabric_pb2, placement_pb2
 from heddle.v1.fabric_pb2_grpc import FabricServiceStub
+from heddle_controller.cli.failure import failure_of
 from heddle_controller.model.errors import InputError
 from heddle_controller.serve.interceptors.auth import Admission, is_loopback, peer_host
 from heddle_controller.serve.security.caller import Caller, Role
@@ -178,12 +180,21 @@ async def test_the_doctor_finds_a_store_that_takes_no_writes(tmp_path: Path) -> 
 
 
 async def test_a_call_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The server sets a deadline if the client sets none, and the error contains the cure."""
+    """The server sets a deadline if the client sets none, and the error contains the cure.
+
+    A client tells the server's error unchanged, and the command does not advise a longer --timeout.
+    """
     async with serving(tmp_path, replace(LOOPBACK, unary_limit=0.05)) as s:
         monkeypatch.setattr(s.store, "list_fabrics", lambda **_: asyncio.sleep(60))
         error = await refusal(s.fabrics.ListFabrics(fabric_pb2.ListFabricsRequest()))
         assert (error.code().name, reason(error)) == ("DEADLINE_EXCEEDED", "SERVER_DEADLINE")
         assert "request_id" in str(error.details())
+        monkeypatch.setattr(s.store, "delete_job", lambda *_, **__: asyncio.sleep(60))
+        async with AsyncClient(f"127.0.0.1:{s.api.port}", fabric="f1") as client:
+            with pytest.raises(TimedOut, match="it is made once$") as told:
+                await client.delete_job("j")
+        assert told.value.reason == "SERVER_DEADLINE"
+        assert "--timeout" not in failure_of(told.value, "").message
 
 
 async def test_connections_are_closed_when_they_are_old(tmp_path: Path) -> None:

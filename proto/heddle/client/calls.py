@@ -273,7 +273,7 @@ class _Unary:
                 )
             except grpc.RpcError as error:
                 failed = search.failed(error)
-                if isinstance(failed, TimedOut) and any(map(_changes, asked[:1])):
+                if isinstance(failed, TimedOut) and not failed.told and any(map(_changes, asked[:1])):
                     failed = _unsure(failed)
                 await search.after(failed)
             else:

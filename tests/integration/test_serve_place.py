@@ -13,6 +13,7 @@ from heddle.client import AsyncClient, InvalidRequest, NotFound, PreconditionFai
 from heddle.v1.placement_pb2 import JobScore, JobSpec, Parallelism
 from heddle_emulator.topology import rail_optimised, three_tier
 from tests.support.operating import operating
+from tests.support.small_fabrics import without_zones
 from tests.support.waiting import PATIENCE
 
 FABRIC = three_tier(
@@ -58,10 +59,14 @@ RAILS = rail_optimised(units=2, servers=4, rails=4, spines=2)
 RUNNING = [f"z0-l{leaf}-h{host}" for leaf in (0, 1) for host in (0, 2)]
 
 
-async def test_a_placement_is_recommended(tmp_path: Path) -> None:
-    """Recommended hosts are free, together in the zone with room, and no worse than first fit."""
+@pytest.mark.parametrize("stated", [True, False])
+async def test_a_placement_is_recommended(tmp_path: Path, *, stated: bool) -> None:
+    """Recommended hosts are free, together in the zone with room, and no worse than first fit.
+
+    So they are if the fabric does not state its zones.
+    """
     async with operating(tmp_path) as operator:
-        await operator.s.put_fabric(FABRIC)
+        await operator.s.put_fabric(FABRIC if stated else without_zones(FABRIC))
         async with AsyncClient(f"127.0.0.1:{operator.s.api.port}") as client:
             await client.submit_job("run", spec(*RUNNING))
             found = await client.recommend_placement(spec(), 8)
@@ -70,7 +75,8 @@ async def test_a_placement_is_recommended(tmp_path: Path) -> None:
             assert len(set(best.hosts)) == 8
             assert zones(best.hosts) == {"z1"}
             assert best.cross_zone_gbps == 0
-            assert "8 hosts below 2 leaves of zone z1 8" in best.reason
+            of_zone = "zone z1 8" if stated else "1 zone"
+            assert f"8 hosts below 2 leaves of {of_zone}; nothing between zones" in best.reason
             for one in found.placements:
                 assert not set(one.hosts) & set(RUNNING)
                 assert 0 < one.score.least_network_seconds <= one.score.network_seconds

@@ -191,7 +191,7 @@ async def test_a_call_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.Mo
         assert "request_id" in str(error.details())
         monkeypatch.setattr(s.store, "delete_job", lambda *_, **__: asyncio.sleep(60))
         async with AsyncClient(f"127.0.0.1:{s.api.port}", fabric="f1") as client:
-            with pytest.raises(TimedOut, match="it is made once$") as told:
+            with pytest.raises(TimedOut, match=r"it is made once$") as told:
                 await client.delete_job("j")
         assert told.value.reason == "SERVER_DEADLINE"
         assert "--timeout" not in failure_of(told.value, "").message

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from heddle_controller.model.arrays import NONE
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.files.fabric_file import parse_fabric
 
 Record = dict[str, object]
+
+
+def without_zones(fabric: Fabric) -> Fabric:
+    """Return the fabric as if its file stated no zones."""
+    structure = fabric.structure
+    nodes = replace(structure.nodes, zone=np.full_like(structure.nodes.zone, NONE))
+    return replace(fabric, structure=replace(structure, nodes=nodes, zone_names=()))
 
 
 def clos(hosts: int, nics: int, *, spines: int = 2, rails: bool = False) -> Fabric:

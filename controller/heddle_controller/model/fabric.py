@@ -23,6 +23,7 @@ import numpy as np
 
 from heddle.names import link_name, natural
 from heddle_controller.model.arrays import NONE, Bools, Floats, Ints, Reach
+from heddle_controller.model.graphs import joined_parts
 
 if TYPE_CHECKING:
     from heddle_controller.model.port_paths import PortPaths
@@ -135,6 +136,21 @@ class Structure:
     def index(self) -> dict[str, int]:
         """Map each node id to its row."""
         return {node: row for row, node in enumerate(self.nodes.ids)}
+
+    @cached_property
+    def zones(self) -> Ints:
+        """Number of each node's zone, shape (nodes,); ``NONE`` for nodes in none.
+
+        If the fabric states no zones, they are the parts that only cores join.
+        """
+        core = self.nodes.kind == NodeKind.CORE
+        if not core.any() or (self.nodes.zone != NONE).any():
+            return self.nodes.zone
+        below = ~(core[self.links.a] | core[self.links.b])
+        part = joined_parts(self.links.a[below], self.links.b[below], len(core))
+        found = np.full(len(core), NONE, dtype=np.int64)
+        found[~core] = np.unique(part[~core], return_inverse=True)[1]
+        return found
 
     @cached_property
     def nic_of_address(self) -> dict[str, int]:

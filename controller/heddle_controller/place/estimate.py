@@ -214,7 +214,7 @@ def _shape_of(flows: Flows, nics_of_hosts: list[tuple[int, ...]]) -> _RankFlows:
 def zone_of_nodes(fabric: Fabric) -> Ints:
     """Return the zone of each node, shape (nodes,). A NIC without one has that of its switch."""
     structure = fabric.structure
-    zone: Ints = structure.nodes.zone.copy()
+    zone: Ints = structure.zones.copy()
     is_nic = structure.nodes.kind == NodeKind.NIC
     rows = np.flatnonzero(is_nic[structure.tail] & (zone[structure.tail] == NONE))
     zone[structure.tail[rows]] = zone[structure.head[rows]]

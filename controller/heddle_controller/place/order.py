@@ -61,7 +61,7 @@ def places(held: Mapping[str, Gpus], fabric: Fabric) -> dict[str, Place]:
     All hosts must be in the fabric.
     """
     structure = fabric.structure
-    hosts, zone, nics_of_host = [*held], structure.nodes.zone, nics_of(held, fabric)
+    hosts, zone, nics_of_host = [*held], structure.zones, nics_of(held, fabric)
     first, arcs = structure.out
     nics = np.array([nic for host in hosts for nic in nics_of_host[host]], dtype=np.int64)
     of_host = np.repeat(np.arange(len(hosts)), [len(nics_of_host[host]) for host in hosts])

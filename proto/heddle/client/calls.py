@@ -273,7 +273,8 @@ class _Unary:
                 )
             except grpc.RpcError as error:
                 failed = search.failed(error)
-                if isinstance(failed, TimedOut) and not failed.told and any(map(_changes, asked[:1])):
+                changes = any(map(_changes, asked[:1]))
+                if isinstance(failed, TimedOut) and changes and not failed.told:
                     failed = _unsure(failed)
                 await search.after(failed)
             else:

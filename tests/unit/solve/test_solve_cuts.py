@@ -13,6 +13,7 @@ from heddle_controller.solve.bounds.cuts import Bound, Cuts, cut_bound
 from heddle_controller.solve.network import Network
 from heddle_emulator.topology import clos, dual_tor, random_regular, three_tier
 from tests.support.exact import Exact
+from tests.support.small_fabrics import without_zones
 from tests.support.solve_fabrics import of_records
 from tests.support.solve_flows import Row, flows_of
 
@@ -127,7 +128,10 @@ def test_phases_differ_in_what_is_worst() -> None:
 
 
 def test_a_zone_is_bound_by_its_cores() -> None:
-    """Four flows leave a zone that tapers 1:2 to two core links of 400 Gbit/s."""
+    """Four flows leave a zone that tapers 1:2 to two core links of 400 Gbit/s.
+
+    The bound is the same if the fabric does not say which nodes are in which zone.
+    """
     fabric = three_tier(zones=2, leaves=2, spines=2, nics_per_leaf=2, cores=2, taper=2.0)
     pairs = [(leaf, nic) for leaf in range(2) for nic in range(2)]
     rows = [(f"z0-l{a}-h0-n{b}", f"z1-l{a}-h0-n{b}", 400.0, 1, "j", "") for a, b in pairs]
@@ -135,6 +139,8 @@ def test_a_zone_is_bound_by_its_cores() -> None:
     assert speed == 400.0
     found = tiers(fabric, flows_of(fabric, *rows))
     assert found == {"nic-leaf": 1.0, "leaf-spine": 1.0, "spine-core": 2.0}
+    same = without_zones(fabric)
+    assert tiers(same, flows_of(same, *rows)) == found
 
 
 def test_mixed_speeds_are_summed() -> None:

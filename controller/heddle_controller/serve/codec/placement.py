@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from heddle.text import counted
 from heddle.v1 import placement_pb2 as pb
+from heddle_controller.model.arrays import NONE
 from heddle_controller.model.errors import MAX_PROBLEMS, InputError, Problem, refuse
 from heddle_controller.model.fabric import Fabric
 from heddle_controller.model.job import SUPPOSED, Gpus
@@ -215,13 +216,15 @@ def _reason(found: Placement, first_fit: Score, fabric: Fabric) -> str:
     leaves = {leaf for place in where.values() for leaf in place.leaves}
     hosts = counted(len(found.job.hosts), "host")
     told = [f"{hosts} below {counted(len(leaves), 'leaf', 'leaves')}"]
-    if zones:
-        zone_names = fabric.structure.zone_names
+    zone_names = fabric.structure.zone_names
+    if zones and zone_names:
         parts = ", ".join(f"{zone_names[row]} {many}" for row, many in sorted(zones.items()))
         told[0] += f" of {'zone' if len(zones) == 1 else 'zones'} {parts}"
+    elif zones:
+        told[0] += f" of {counted(len(zones), 'zone')}"
     if trial.cross_zone_gbps:
         told.append(f"{trial.cross_zone_gbps:,.0f} Gbit/s between zones")
-    elif len(fabric.structure.zone_names) > 1:
+    elif fabric.structure.zones.max(initial=NONE) > 0:
         told.append("nothing between zones")
     score = trial.score
     if score.slowest_flow < 1:

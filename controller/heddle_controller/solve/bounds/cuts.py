@@ -236,7 +236,7 @@ class Cuts:
 
 def _partitions(network: Network) -> list[Ints]:
     """Return ways to sort nodes into sets: set of each node, or ``NONE`` for nodes in no set."""
-    nodes = network.fabric.structure.nodes
+    nodes, zones = network.fabric.structure.nodes, network.fabric.structure.zones
     rows = np.arange(network.fabric.node_count, dtype=np.int64)
     is_nic = nodes.kind == NodeKind.NIC
     alone = np.where(is_nic, rows, NONE)
@@ -248,9 +248,8 @@ def _partitions(network: Network) -> list[Ints]:
     partitions = [alone, at_switch]
     if (network.uplinks > 1).any():
         partitions.append(_joined(network))
-    if (nodes.zone != NONE).any():
-        zone = np.where(is_nic & (at_switch != NONE), nodes.zone[at_switch], nodes.zone)
-        partitions.append(zone)
+    if (zones != NONE).any():
+        partitions.append(np.where(is_nic & (at_switch != NONE), zones[at_switch], zones))
     return partitions
 
 

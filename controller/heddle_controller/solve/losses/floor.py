@@ -106,7 +106,7 @@ class _Zones:
     def __init__(self, fabric: Fabric, used: Floats) -> None:
         """Read a fabric whose arcs are ``used`` to these parts of their capacity."""
         structure, self._used = fabric.structure, used
-        self.of = structure.nodes.zone - NONE
+        self.of = structure.zones - NONE
         """Number of each node's zone."""
         self._tail, self._head = self.of[structure.tail], self.of[structure.head]
         self._open = structure.inner & fabric.carries & (self._tail != self._head)

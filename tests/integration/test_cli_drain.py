@@ -27,7 +27,8 @@ from tests.integration.test_cli_withdrawal import (
     plan_such_that,
     runs,
 )
-from tests.support.operating import Controller, controlling
+from tests.support.direct_planner import DirectPlanner
+from tests.support.operating import Controller, controlling, operating
 from tests.support.waiting import LIMITS, PATIENCE
 
 CLOSE = 0.01
@@ -276,3 +277,24 @@ async def test_undrain_says_what_it_does_not_do(tmp_path: Path) -> None:
             assert (down.code, "heddle fabric link l0,s0 up" in down.err) == (2, True)
             shown = (await controller.does("fabric", "show")).lines
             assert ["l0,s0,0", "down"] in [[line[0], *line[2:3]] for line in shown]
+
+
+async def test_a_prediction_that_takes_too_long_can_be_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is drained, and the error names the command that drains without a prediction."""
+
+    async def never(*_: object) -> None:
+        raise TimeoutError
+
+    monkeypatch.setattr(DirectPlanner, "what_if", never)
+    async with operating(tmp_path) as o:
+        await o.s.put_fabric()
+        told = await o.does("drain", "s0", "--force")
+        assert told.code == 2
+        assert told.err.endswith("drain it without one: heddle fabric switch s0 drained\n")
+        assert "--timeout" not in told.err
+        cure = told.err.rpartition("heddle ")[2].split()
+        assert "drained" not in (await o.does("fabric", "show")).out
+        assert (await o.does(*cure)).code == 0
+        assert "drained" in (await o.does("fabric", "show")).out

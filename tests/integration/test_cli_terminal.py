@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import pty
 import select
 import signal
 import subprocess
 import sys
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+import pytest
+
+from heddle_controller.planner.port import WhatIf
 from heddle_controller.state.records import JobState
 from tests.integration.test_cli_job import jobs_file, tell
+from tests.support.direct_planner import DirectPlanner
 from tests.support.operating import operating
 from tests.support.waiting import PATIENCE
 
@@ -104,14 +111,19 @@ async def test_an_interrupt_ends_a_watch_quietly(tmp_path: Path) -> None:
 
 
 class Terminal:
-    """A command whose output is a terminal, and the text that it has shown so far."""
+    """A command whose output is a terminal, and the text that it has shown so far.
 
-    def __init__(self, *words: str) -> None:
+    Its standard output may be a file instead.
+    """
+
+    def __init__(self, *words: str, out: Path | None = None) -> None:
         leader, follower = pty.openpty()
         environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", "LINES": "10"}
-        self.process = subprocess.Popen(
-            [HEDDLE, *words], stdout=follower, stderr=follower, stdin=follower, env=environment
-        )
+        with ExitStack() as stack:
+            stdout = follower if out is None else stack.enter_context(out.open("w"))
+            self.process = subprocess.Popen(
+                [HEDDLE, *words], stdout=stdout, stderr=follower, stdin=follower, env=environment
+            )
         os.close(follower)
         self._leader, self.text = leader, ""
 
@@ -124,13 +136,17 @@ class Terminal:
 
     def interrupted(self) -> str:
         """Send Ctrl-C and wait for the end; return what the command shows meanwhile."""
-        before = len(self.text)
         self.process.send_signal(signal.SIGINT)
+        return self.ended(130)
+
+    def ended(self, code: int) -> str:
+        """Wait for the end with this exit status; return what the command shows meanwhile."""
+        before = len(self.text)
         with suppress(OSError):  # the end of a terminal is an error to read
             while part := os.read(self._leader, 4096):
                 self.text += part.decode(errors="replace")
         os.close(self._leader)
-        assert self.process.wait() == 130
+        assert self.process.wait() == code
         return self.text[before:]
 
 
@@ -149,3 +165,31 @@ async def test_a_watched_view_is_drawn_in_its_place(tmp_path: Path) -> None:
         left = await asyncio.to_thread(terminal.interrupted)
         assert "\x1b[?25h" in left
         assert "Traceback" not in left
+
+
+async def test_a_long_call_says_what_it_waits_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The terminal shows it until the answer comes. The answer alone goes to a file."""
+    may_answer, what_if = asyncio.Event(), DirectPlanner.what_if
+
+    async def later(*given: Any) -> WhatIf:
+        await may_answer.wait()
+        return await what_if(*given)
+
+    monkeypatch.setattr(DirectPlanner, "what_if", later)
+    async with operating(tmp_path) as o:
+        await o.s.put_fabric()
+        words = ("--server", f"127.0.0.1:{o.s.api.port}", "drain", "s0", "--dry-run", "--json")
+        impatient, patient = [
+            await asyncio.to_thread(partial(Terminal, *words, out=tmp_path / name))
+            for name in ("none", "answer")
+        ]
+        for terminal in (impatient, patient):
+            await asyncio.to_thread(terminal.until, "predicting the plan without s0")
+        left = await asyncio.to_thread(impatient.interrupted)
+        may_answer.set()
+        await asyncio.to_thread(patient.ended, 0)
+    assert "\x1b[?25h" in left
+    assert "Traceback" not in left
+    assert json.loads((tmp_path / "answer").read_text())["harms"] == []

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import click
 
-from heddle.client import Conflict
+from heddle.client import Conflict, TimedOut
 from heddle.names import link_name
 from heddle.text import some_of
 from heddle.v1 import common_pb2, fabric_pb2
@@ -18,7 +18,7 @@ from heddle_controller.cli.client import Terms
 from heddle_controller.cli.completing import SWITCHES_AND_LINKS
 from heddle_controller.cli.failure import UNROUTED, Failure
 from heddle_controller.cli.options import WHAT, link_ref, ref_text, state_word, with_client
-from heddle_controller.cli.output import echo, echo_json
+from heddle_controller.cli.output import echo, echo_json, progress
 from heddle_controller.cli.overlay import withdrawal_of
 
 _NAMED = 5
@@ -79,7 +79,14 @@ def _predicted(
         Failure: The drain would harm, and ``force`` is not given.
     """
     states = _States.of(client)
-    answer = client.api.plans.WhatIf(target.supposed(client.fabric, states))
+    request = target.supposed(client.fabric, states)
+    try:
+        with progress(f"predicting the plan without {what}"):
+            answer = client.api.plans.WhatIf(request)
+    except TimedOut as error:
+        more = "" if error.told else "give it more by --timeout, or "
+        text = f"{what} was not drained: its prediction took too long ({error.message})"
+        raise Failure(f"{text}: {more}drain it without one: {_command(what, 'drained')}") from None
     harms = list(harms_of(answer, what))
     refused = bool(harms) and not force
     if not client.json:
@@ -352,6 +359,11 @@ def undrain(client: Terms, what: str) -> None:
 def _check_not_down(target: DrainTarget, what: str, states: _States) -> bool:
     """Return True; raise ``Failure`` if an operator wants the target down."""
     if target.admin_state(states) == STATE_DOWN:
-        cure = f"heddle fabric {'link' if ',' in what else 'switch'} {what} up"
-        raise Failure(f"{what} is not drained but down, as an operator set it: {cure}")
+        text = f"{what} is not drained but down, as an operator set it"
+        raise Failure(f"{text}: {_command(what, 'up')}")
     return True
+
+
+def _command(what: str, state: str) -> str:
+    """Return the command that only sets the state of a link or a switch."""
+    return f"heddle fabric {'link' if ',' in what else 'switch'} {what} {state}"

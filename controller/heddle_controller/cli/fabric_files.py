@@ -17,7 +17,7 @@ from heddle_controller.cli.client import Terms
 from heddle_controller.cli.fabric import echo_fabric
 from heddle_controller.cli.failure import Failure
 from heddle_controller.cli.options import INPUT_FILE, OUTPUT_FILE, Command, with_client
-from heddle_controller.cli.output import echo, echo_lines, echo_raw_json
+from heddle_controller.cli.output import echo, echo_lines, echo_raw_json, progress
 from heddle_controller.importers import (
     ImportOptions,
     clab_text,
@@ -104,13 +104,14 @@ def import_fabric(
 
     Links and switches that are drained or down on the controller stay so.
     """
-    loaded = load_fabric(
-        file,
-        format=form,
-        mapping=parse_mapping(mapping),
-        options=ImportOptions(**choices),
-        note=partial(echo, err=True),
-    )
+    with progress(f"reading {file}"):
+        loaded = load_fabric(
+            file,
+            format=form,
+            mapping=parse_mapping(mapping),
+            options=ImportOptions(**choices),
+            note=partial(echo, err=True),
+        )
     if out is not None:
         save(loaded, out)
         return
@@ -124,7 +125,9 @@ def import_fabric(
         loaded, etag = _with_states_of(codec.fabric_from_pb(stored), loaded), stored.etag
     message = codec.fabric_to_pb(wanted, loaded)
     message.etag = etag
-    echo_fabric(client, client.api.fabrics.PutFabric(pb.PutFabricRequest(fabric=message)))
+    with progress(f"storing fabric {wanted}"):
+        stored = client.api.fabrics.PutFabric(pb.PutFabricRequest(fabric=message))
+    echo_fabric(client, stored)
 
 
 def _with_states_of(stored: Fabric, loaded: Fabric) -> Fabric:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack, redirect_stdout
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, redirect_stdout
 from functools import wraps
+from threading import Timer
 from typing import TYPE_CHECKING, Any, Self
 
 import click
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from rich.live import Live
 
 _Command = Callable[..., Any]
+_SOON = 1.0
+"""Seconds after which a command shows on a terminal what it is doing."""
 YAML = "heddle.yaml"
 """Key of click's context under which a command notes that documents are printed as YAML."""
 
@@ -201,6 +204,59 @@ class _Kept(io.StringIO):
     def isatty(self) -> bool:
         """Whether the stream that it replaces is a terminal."""
         return self._terminal
+
+
+@contextmanager
+def progress(step: str) -> Iterator[Callable[[str], None]]:
+    """Show on a terminal what a command is doing, once it takes long, and nothing elsewhere.
+
+    ``step`` says it in words, such as "planning". Yields a function to call with each further step.
+    """
+    if sys.stderr is None or not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    line = _StatusLine(step)
+    timer = Timer(_SOON, line.show)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield line.tell
+    finally:
+        timer.cancel()
+        timer.join()
+        line.close()
+
+
+class _StatusLine:
+    def __init__(self, step: str) -> None:
+        self._step = step
+        self._live: Live | None = None
+
+    def tell(self, step: str) -> None:
+        self._step = step
+
+    def show(self) -> None:
+        from rich.console import Console  # noqa: PLC0415 - so that quick commands do not wait
+        from rich.live import Live  # noqa: PLC0415 - as above
+        from rich.spinner import Spinner  # noqa: PLC0415 - as above
+        from rich.text import Text  # noqa: PLC0415 - as above
+
+        spinner = Spinner("dots")
+
+        def line() -> Spinner:
+            spinner.text = Text(clean(f"{self._step} …"))
+            return spinner
+
+        console = Console(stderr=True)
+        # Standard output may be a file, and must not be led to the terminal.
+        self._live = Live(
+            console=console, get_renderable=line, transient=True, redirect_stdout=False
+        )
+        self._live.start()
+
+    def close(self) -> None:
+        if self._live is not None:
+            self._live.stop()
 
 
 class Screen:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from heddle_controller.cli.failure import FAULT, UNROUTED, Failure
-from heddle_controller.cli.output import echo, echo_json, echo_pairs, echo_table
-from heddle_controller.cli.plan_run import CheckedPlan, PlanRequest, Tell, run
+from heddle_controller.cli.output import echo, echo_json, echo_pairs, echo_table, progress
+from heddle_controller.cli.plan_run import CheckedPlan, PlanRequest, run
 from heddle_controller.cli.routes import (
     AFTER_LOSS,
     after_loss_row,
@@ -39,7 +38,7 @@ def plan_files(asked: Mapping[str, Any], *, as_json: bool) -> None:
         raise Failure(f"--time-limit is {limit:g}; give seconds, 0 or more")
     notes: list[str] = []
     try:
-        with _progress() as tell:
+        with progress("starting") as tell:
             outcome = run(request, tell, notes.append)
     except InputError as error:
         raise Failure(str(error)) from error
@@ -54,19 +53,6 @@ def plan_files(asked: Mapping[str, Any], *, as_json: bool) -> None:
         _summary(outcome, request.out)
     if outcome.plan.unrouted:
         sys.exit(UNROUTED)
-
-
-@contextmanager
-def _progress() -> Iterator[Tell]:
-    """Show the current step on a terminal, and nothing elsewhere."""
-    if not sys.stderr.isatty():
-        yield lambda _: None
-        return
-    from rich.console import Console  # noqa: PLC0415 - so that no pipe waits for it
-
-    console = Console(stderr=True)
-    with console.status("") as status:
-        yield lambda step: status.update(f"{step} …")
 
 
 def _summary(outcome: CheckedPlan, out: Path | None) -> None:

@@ -18,7 +18,7 @@ from heddle_controller.cli.options import (
     last_part,
     with_client,
 )
-from heddle_controller.cli.output import echo, echo_json
+from heddle_controller.cli.output import echo, echo_json, progress
 from heddle_controller.cli.reservations import SECONDS, expanded, gpus_option, host_texts
 from heddle_controller.model.job import Job
 from heddle_controller.serve.codec import job as codec
@@ -70,7 +70,8 @@ def order(client: Terms, file: Path, only: str | None) -> None:
     one, spec = _one_job(file, only)
     name = one.name
     submitted = {last_part(one.name) for one in client.api.list_jobs()}
-    answer = client.api.order_ranks(spec, replaces=name if name in submitted else "")
+    with progress("comparing rank orders"):
+        answer = client.api.order_ranks(spec, replaces=name if name in submitted else "")
     if client.json:
         echo_json(answer)
         return
@@ -159,15 +160,16 @@ def place(
     spec.ClearField("gpus")
     spec.hosts.extend(expanded(among))
     spec.gpus.extend(gpus_option(among_gpus))
-    answer = client.api.recommend_placement(
-        spec,
-        wanted,
-        same_zone=same_zone,
-        max_hosts_per_leaf=per_leaf,
-        isolated=isolated,
-        exclude=expanded(exclude),
-        count=count,
-    )
+    with progress("comparing choices of hosts"):
+        answer = client.api.recommend_placement(
+            spec,
+            wanted,
+            same_zone=same_zone,
+            max_hosts_per_leaf=per_leaf,
+            isolated=isolated,
+            exclude=expanded(exclude),
+            count=count,
+        )
     best = answer.placements[0]
     if reserve:
         client.api.reserve_placement(reserve, list(best.hosts), seconds, gpus=best.gpus)

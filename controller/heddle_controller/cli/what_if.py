@@ -15,7 +15,7 @@ from heddle_controller.cli.client import Terms
 from heddle_controller.cli.completing import JOBS, SWITCHES_AND_LINKS
 from heddle_controller.cli.failure import UNROUTED, Failure
 from heddle_controller.cli.options import INPUT_FILE, STATES, WHAT, link_ref, with_client
-from heddle_controller.cli.output import echo, echo_json
+from heddle_controller.cli.output import echo, echo_json, progress
 from heddle_controller.model.files.flows_file import load_demands
 from heddle_controller.serve.codec import demand as demand_codec
 from heddle_controller.serve.codec import job as job_codec
@@ -80,7 +80,8 @@ def show_what_if(
         request.demands.extend(
             demand_codec.demand_to_pb(demands, row) for row in range(len(demands))
         )
-    answer = client.api.plans.WhatIf(request)
+    with progress("planning the change"):
+        answer = client.api.plans.WhatIf(request)
     if client.json:
         echo_json(answer)
     else:

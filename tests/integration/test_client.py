@@ -33,6 +33,7 @@ from heddle.client import (
 )
 from heddle.v1 import fabric_pb2, placement_pb2
 from heddle.v1.placement_pb2 import Job, JobEvent, JobSpec
+from heddle_controller.serve.door import door
 from heddle_controller.serve.interceptors.auth import Admission
 from heddle_controller.serve.security.caller import Role
 from heddle_controller.serve.security.certificates import Tls
@@ -387,11 +388,13 @@ async def test_tls_that_does_not_match_is_told_with_the_cure(tmp_path: Path) -> 
         assert cure in await refusal(tmp_path, kind, given)
 
 
-async def test_a_renewed_token_is_used(tmp_path: Path) -> None:
+async def test_a_renewed_token_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A client whose old token is no longer valid reads the new one, and its watch goes on.
 
-    A file without a token is no renewal: the error is that of the old token.
+    A file without a token is no renewal: the error is that of the old token. However often the
+    token is renewed, the client has few connections.
     """
+    monkeypatch.setattr(door, "CONNECTIONS_OF_ONE", 8)
     authority = Authority(tmp_path / "pki")
     server = authority.server()
     tokens, token = file_with_token(tmp_path, Role.OPERATOR)
@@ -421,6 +424,10 @@ async def test_a_renewed_token_is_used(tmp_path: Path) -> None:
                 async for event in events:
                     if event.job.name.endswith("/two"):
                         break
+                for _ in range(12):
+                    _, token = file_with_token(tmp_path, Role.OPERATOR)
+                    own.write_text(token)
+                    assert len(await client.list_jobs()) == 2
 
 
 async def test_a_renewed_certificate_is_used(tmp_path: Path) -> None:

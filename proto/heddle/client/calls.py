@@ -13,6 +13,7 @@ import threading
 import time
 import uuid
 from collections.abc import AsyncGenerator, Callable, Iterable
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -76,10 +77,11 @@ class Calls:
     closed: bool = False
     """Whether the client was closed: it makes no more calls."""
     _channels: dict[int, Any] = field(default_factory=dict)
+    """Channels for attempts that begin now, by index of the address."""
+    _users: dict[Any, int] = field(default_factory=dict)
+    """How many attempts use each open channel, also those with credentials that were renewed."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
     """Held while a channel is opened: ``close`` ends only calls of channels that it knows."""
-    _old_channels: list[Any] = field(default_factory=list)
-    """Channels with credentials that were renewed; calls that began before may still use them."""
     _contents: tuple[bytes | None, ...] | None = None
     _metadata: tuple[tuple[str, str], ...] | None = None
 
@@ -103,13 +105,14 @@ class Calls:
         """End all calls and close the channels."""
         with self._lock:
             self.closed = True
-        while self._channels:
-            self._old_channels.append(self._channels.popitem()[1])
-        while self._old_channels:
-            await self.wire.close(self._old_channels.pop())
+            self._channels.clear()
+            channels, self._users = list(self._users), {}
+        for channel in channels:
+            await self.wire.close(channel)
 
-    def channel(self, row: int) -> Any:  # noqa: ANN401 - gRPC's
-        """Return the channel to an address, given its index.
+    @asynccontextmanager
+    async def channel(self, row: int) -> AsyncGenerator[Any]:
+        """Yield the channel to an address, given its index, for one attempt.
 
         Raises:
             Closed: The client was closed.
@@ -120,7 +123,25 @@ class Calls:
             if row not in self._channels:
                 credentials = self.credentials.of_channel()
                 self._channels[row] = self.wire.open(self.addresses[row], credentials)
-            return self._channels[row]
+            channel = self._channels[row]
+            self._users[channel] = self._users.get(channel, 0) + 1
+        try:
+            yield channel
+        finally:
+            with self._lock:
+                if channel in self._users:  # else it was closed
+                    self._users[channel] -= 1
+            await self._close_old()
+
+    async def _close_old(self) -> None:
+        """Close channels with credentials that were renewed, once no attempt uses them."""
+        with self._lock:
+            used = {*self._channels.values()}
+            old = [one for one, users in self._users.items() if not users and one not in used]
+            for channel in old:
+                del self._users[channel]
+        for channel in old:
+            await self.wire.close(channel)
 
     @property
     def metadata(self) -> tuple[tuple[str, str], ...]:
@@ -136,7 +157,7 @@ class Calls:
             self._contents = self.credentials.contents()
         return self._contents
 
-    def renewed(self, error: HeddleError, used: tuple[bytes | None, ...]) -> bool:
+    async def renewed(self, error: HeddleError, used: tuple[bytes | None, ...]) -> bool:
         """Return whether a call failed with credentials that have been renewed since.
 
         If so, the next calls use the new ones. Files that cannot be used count as not renewed: they
@@ -159,9 +180,10 @@ class Calls:
                 except CredentialsError:
                     return False
                 self._contents = fresh
-                self._old_channels += self._channels.values()
                 self._channels.clear()
-            return self._contents != used
+            renewed = self._contents != used
+        await self._close_old()
+        return renewed
 
     def tell_age(self, trailing: Iterable[Any] | None) -> None:
         """Note with ``note`` that an answer is outdated, if its metadata says so."""
@@ -192,10 +214,12 @@ class Search:
         left = self._end - time.monotonic()
         return None if left > NO_LIMIT else max(0.0, left)
 
-    def method(self, kind: str, path: str, how: dict[str, Any]) -> Any:  # noqa: ANN401 - gRPC's
-        """Return the method on the channel to the address of the next attempt."""
+    @asynccontextmanager
+    async def method(self, kind: str, path: str, how: dict[str, Any]) -> AsyncGenerator[Any]:
+        """Yield the method on the channel to the address of the next attempt, to call it there."""
         self._contents = self._calls.contents
-        return getattr(self._calls.channel(self._row), kind)(path, **how)
+        async with self._calls.channel(self._row) as channel:
+            yield getattr(channel, kind)(path, **how)
 
     def answered(self) -> None:
         """Note that the current address answers: other calls go there first."""
@@ -222,7 +246,7 @@ class Search:
         Raises:
             HeddleError: ``error`` itself, if another attempt has no use or no time.
         """
-        if self._calls.renewed(error, self._contents):
+        if await self._calls.renewed(error, self._contents):
             return
         if not may_pass(error):
             raise error
@@ -265,12 +289,12 @@ class _Unary:
         limit = self.calls.timeout if timeout is None else timeout
         search = Search(self.calls, limit)
         while True:
-            method = search.method(self.kind, self.path, self.how)
             given = asked[0] if isinstance(request, Message) else iter(asked)
             try:
-                answer, trailing = await self.calls.wire.unary(
-                    method, given, search.left, self.calls.metadata
-                )
+                async with search.method(self.kind, self.path, self.how) as method:
+                    answer, trailing = await self.calls.wire.unary(
+                        method, given, search.left, self.calls.metadata
+                    )
             except grpc.RpcError as error:
                 failed = search.failed(error)
                 changes = any(map(_changes, asked[:1]))
@@ -298,13 +322,17 @@ class _Stream:
         """Yield answers as they arrive; an error is retried only before the first answer."""
         search, begun = Search(self.calls, timeout), False
         while True:
-            method = search.method(self.kind, self.path, self.how)
-            stream = self.calls.wire.stream(method, request, search.left, self.calls.metadata)
             try:
-                async for answer in stream:
-                    begun = True
-                    search.answered()
-                    yield answer
+                async with (
+                    search.method(self.kind, self.path, self.how) as method,
+                    aclosing(
+                        self.calls.wire.stream(method, request, search.left, self.calls.metadata)
+                    ) as stream,
+                ):
+                    async for answer in stream:
+                        begun = True
+                        search.answered()
+                        yield answer
             except grpc.RpcError as error:
                 failed = search.failed(error)
                 if begun:
@@ -312,8 +340,6 @@ class _Stream:
                 await search.after(failed)
             else:
                 return
-            finally:
-                await stream.aclose()
 
 
 def _changes(request: Message) -> bool:

@@ -667,7 +667,7 @@ class Operations:
                 late = not error.told and error.code is grpc.StatusCode.DEADLINE_EXCEEDED
                 if late and search.left is not None:  # else it is the limit of the call for a name
                     return
-                renewed = self.calls.renewed(error, used)
+                renewed = await self.calls.renewed(error, used)
                 if not self.calls.reached or not (renewed or may_pass(error)):
                     raise
                 if isinstance(error, Unreachable):

@@ -483,7 +483,8 @@ def test_tasks_of_an_array_and_components_are_jobs_of_their_own(world: World) ->
 def test_jobs_that_start_at_once_take_turns(world: World) -> None:
     """All tasks of an array are planned, and at most eight of their prologs call controllers.
 
-    Controllers that hear of hundreds of jobs at once do not answer in time.
+    Controllers that hear of hundreds of jobs at once do not answer in time. Other users cannot open
+    the files that prologs and epilogs lock, or they could hold up all jobs.
     """
     with tempfile.TemporaryDirectory(dir=world.slurm.folder) as place:
         slow = Path(place) / "scontrol"  # a prolog calls it while it is its turn
@@ -507,6 +508,8 @@ def test_jobs_that_start_at_once_take_turns(world: World) -> None:
         counts = [int(count) for count in (Path(place) / "seen").read_text().split()]
     assert (len(counts), max(counts) <= 8) == (16, True), counts
     gone(world, *ids)
+    locked = [*world.spool.glob(".turn-*"), world.spool / "owed"]
+    assert not any(path.stat().st_mode & 0o077 for path in locked)
 
 
 def ports_of(world: World, job: int, node: str) -> dict[tuple[str, str], str]:
@@ -814,6 +817,7 @@ def test_a_job_whose_turn_does_not_come_runs_at_once(world: World) -> None:
     begun = world.log()
     try:
         world.set(HEDDLE_SLURM_WAIT="0.5", HEDDLE="/nowhere/heddle")
+        turn.touch(0o600)
         with turn.open("a") as held:
             fcntl.flock(held, fcntl.LOCK_EX)
             world.slurm.must(world.slurm.folder / "prolog", **PROLOG)

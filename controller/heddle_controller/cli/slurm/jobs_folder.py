@@ -59,7 +59,7 @@ class JobsFolder:
 
     def owe(self, job: str) -> None:
         """Note that a job has ended, until a command reaches a controller and ends it there."""
-        self._owed.mkdir(mode=0o755, exist_ok=True)
+        self._owed.mkdir(mode=0o700, exist_ok=True)  # whoever may read a note may lock it
         (self._owed / job).touch()
 
     def acquit(self, job: str) -> None:

@@ -812,11 +812,16 @@ def test_no_gpus_are_assumed_while_slurm_is_busy(world: World, tmp_path: Path) -
 
 
 def test_a_job_whose_turn_does_not_come_runs_at_once(world: World) -> None:
-    """While other prologs have the turn, heddle is not even started, and the user is told why."""
+    """While other prologs have the turn, heddle is not even started, and the user is told why.
+
+    That is so whatever options of the shell the settings turn on.
+    """
     turn = world.spool / f".turn-{int(PROLOG['SLURM_JOB_ID']) % 8}"
     begun = world.log()
     try:
         world.set(HEDDLE_SLURM_WAIT="0.5", HEDDLE="/nowhere/heddle")
+        with (world.slurm.folder / "heddle.env").open("a") as settings:
+            settings.write("set -eu\n")
         turn.touch(0o600)
         with turn.open("a") as held:
             fcntl.flock(held, fcntl.LOCK_EX)

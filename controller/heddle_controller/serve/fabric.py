@@ -221,7 +221,7 @@ def _links(
 def _changed(before: FabricSnapshot | None, now: FabricSnapshot) -> tuple[Ints, Ints]:
     """Return the rows of links and nodes to send to a watcher that has seen ``before``."""
     new = now.record.fabric
-    if before is None or before.record.revision != now.record.revision:
+    if before is None or before.record.digest != now.record.digest:
         return now.not_up(), np.flatnonzero(new.node_state != State.UP)
     old = before.record.fabric
     links = np.flatnonzero(
@@ -237,7 +237,7 @@ def _events(
     before: FabricSnapshot | None, now: FabricSnapshot, links: Ints, nodes: Ints
 ) -> list[pb.FabricEvent]:
     record, events = now.record, []
-    if before is None or before.record.revision != record.revision:
+    if before is None or before.record.digest != record.digest:
         events = [pb.FabricEvent(fabric=codec.fabric_summary_to_pb(record.summary()))]
     told = codec.links_to_pb(record, now.seen, links.tolist())
     events += [pb.FabricEvent(link=link) for link in told]

@@ -11,7 +11,7 @@ from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heddle_controller.model.arrays import NONE
@@ -28,9 +28,11 @@ from heddle_controller.plan.programs import entries_after, entries_of
 from heddle_controller.plan.verify import verify_plan
 from heddle_controller.solve import Repairer, solve
 from heddle_controller.traffic.jobs import flows_of_job
-from heddle_emulator.topology import three_tier
+from heddle_emulator.topology import clos, three_tier
 from tests.bench.workloads import between_switches, permutations
+from tests.support.depth import examples
 from tests.support.plan_chance import random_fabric, random_plan, with_failures
+from tests.support.solve_flows import Row, flows_of, nic_ids
 
 ALL = (*COLUMNS, "risk_first", "risk_links")
 SEEDS = st.integers(min_value=0, max_value=2**32 - 1)
@@ -199,6 +201,28 @@ def test_plans_after_jobs_come_and_end(seed: int, tables: bool) -> None:  # noqa
         assert lost or step % 4 or not moved, (seed, step)
         plan, entries = after, entries_after(after, left)
         assert_same(entries, entries_of(after), (seed, step))
+
+
+@settings(max_examples=examples(20))
+@given(SEEDS)
+def test_flows_go_over_to_other_jobs_and_phases(seed: int) -> None:
+    """Plans stay sound while flows go over to other jobs and phases, and links fail and return.
+
+    A name is known only while a flow has it.
+    """
+    rng = Random(seed)
+    fabric = clos(leaves=3, spines=2, nics_per_leaf=3, nics_per_host=1)
+    rows = [_demand(rng, *rng.sample(nic_ids(fabric), 2)) for _ in range(8)]
+    repairer = Repairer(solve(fabric, flows_of(fabric, *rows)))
+    inner = np.flatnonzero(between_switches(fabric)).tolist()
+    for _ in range(6):
+        rows = [_demand(rng, *row[:2]) if rng.random() < 0.3 else row for row in rows]
+        fabric = _toggled(fabric, rng.choice(inner))
+        verify_plan(repairer.repair(fabric, flows_of(fabric, *rows)))
+
+
+def _demand(rng: Random, source: str, destination: str) -> Row:
+    return source, destination, 100.0, 2, rng.choice("ab"), rng.choice(["", "", *"pqrs"])
 
 
 def _changed(rng: Random, job: Job, hosts: list[str]) -> Job:

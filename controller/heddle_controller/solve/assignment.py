@@ -191,7 +191,8 @@ class Assignment:
         before, flows, jobs = kept.before, kept.after, kept.job
         fresh = np.zeros(len(flows.job_names) + 1, dtype=np.bool_)
         fresh[flows.job[kept.came]] = fresh[flows.job[kept.altered]] = True
-        fresh[jobs[before.job[kept.gone]]] = True
+        stays = (kept.row != NONE) & (jobs[before.job] == flows.job[kept.row])
+        fresh[jobs[before.job[~stays]]] = True
         fresh[NONE] = True  # for jobs that have no more flows
         same = [job for job in self._tables if not fresh[jobs[job]]]
         tables = {int(jobs[job]): self._tables[job].renumbered(kept.phase) for job in same}

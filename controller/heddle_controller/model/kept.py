@@ -29,7 +29,10 @@ class KeptFlows:
     job: Ints
     """Row in ``after`` of each job of ``before``; ``NONE`` if it has no flows there."""
     phase: Ints
-    """Row in ``after`` of each phase of ``before``, then ``ANY_PHASE``; ``NONE`` if not there."""
+    """Row in ``after`` of each phase of ``before``, then ``ANY_PHASE``.
+
+    A phase that is not there has the number behind the last row, which no flow has.
+    """
 
     @property
     def gone(self) -> Ints:
@@ -122,7 +125,7 @@ def _jobs_now(before: Flows, after: Flows) -> Ints:
 
 def _phases_now(before: Flows, after: Flows) -> Ints:
     rows = {name: row for row, name in enumerate(after.phase_names)}
-    now = [rows.get(name, NONE) for name in before.phase_names]
+    now = [rows.get(name, len(rows)) for name in before.phase_names]
     return np.array([*now, ANY_PHASE], dtype=np.int64)
 
 

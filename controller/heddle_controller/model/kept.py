@@ -64,7 +64,7 @@ def kept_flows(before: Flows, after: Flows) -> KeptFlows | None:
     Returns None if no flow is kept, if those that are kept or their jobs are in another order, or
     if one of them is of another class.
     """
-    row = _rows_now(before, after)
+    row = rows_by_id(before, after)
     was = np.flatnonzero(row != NONE)
     same = _alike(before, after, was, row[was], _ROUTE)
     row[was[~same]] = NONE
@@ -90,7 +90,7 @@ def _alike(before: Flows, after: Flows, was: Ints, now: Ints, names: tuple[str, 
     return same
 
 
-def _rows_now(before: Flows, after: Flows) -> Ints:
+def rows_by_id(before: Flows, after: Flows) -> Ints:
     """Return the row in ``after`` of the id of each flow of ``before``, or ``NONE``.
 
     Most often the first flows of both have the same ids, and so have the last.

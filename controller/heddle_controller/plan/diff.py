@@ -28,6 +28,7 @@ from heddle_controller.model.flows import (
     Flows,
     unannounced_rows,
 )
+from heddle_controller.model.kept import rows_by_id
 from heddle_controller.model.plan import Paths, Plan, differing
 from heddle_controller.model.program import ANY_PORT, Entries, known_edit
 
@@ -268,27 +269,28 @@ def changed_flows(old: Plan, new: Plan) -> Ints:
     A flow that had no path and gets one does not count. Flows are matched by id, and nodes and
     links by id and key, since both fabrics may have been read separately from one file.
     """
-    if old.fabric.structure is new.fabric.structure and new.flows.begins_with(old.flows):
-        rows = differing(old.paths, new.paths, len(new.flows))
-        was, now = (one.take(np.flatnonzero(rows[one.flow])) for one in (old.paths, new.paths))
-        return _moved((was, was.arcs, was.flow), now, len(new.flows))
-    rows_of = {flow: row for row, flow in enumerate(new.flows.ids)}
-    to_new = np.array([rows_of.get(flow, NONE) for flow in old.flows.ids], dtype=np.int64)
-    old_arcs = old.paths.arcs
+    count, now, was = len(new.flows), new.paths, old.paths
+    if not new.flows.begins_with(old.flows):
+        to_new = rows_by_id(old.flows, new.flows)
+        was = replace(was, flow=to_new[was.flow]).take(np.flatnonzero(to_new[was.flow] != NONE))
     if old.fabric.structure is not new.fabric.structure:
-        old_arcs = _translation(old.fabric.structure, new.fabric.structure)[old_arcs]
-    return _moved((old.paths, old_arcs, to_new[old.paths.flow]), new.paths, len(new.flows))
+        arcs = _translation(old.fabric.structure, new.fabric.structure)[was.arcs]
+        return _moved((was, arcs), now, count)
+    if (was.flow[1:] >= was.flow[:-1]).all():
+        rows = differing(was, now, count)
+        was, now = (one.take(np.flatnonzero(rows[one.flow])) for one in (was, now))
+    return _moved((was, was.arcs), now, count)
 
 
-def _moved(old: tuple[Paths, Ints, Ints], new: Paths, flows: int) -> Ints:
+def _moved(old: tuple[Paths, Ints], new: Paths, flows: int) -> Ints:
     """Return the flows that had paths and now have different ones, or none.
 
-    ``old`` are the old paths, their arcs in the new numbering, and their flows in the new rows.
+    ``old`` are the old paths, for flows in the new rows, and their arcs in the new numbering.
     ``flows`` is the number of new flows.
     """
-    way = _ways(old[0], old[1], new)
-    was = _runs(old[0], old[2], way[: len(old[0])])
-    now = _runs(new, new.flow, way[len(old[0]) :])
+    way = _ways(*old, new)
+    was = _runs(old[0], way[: len(old[0])])
+    now = _runs(new, way[len(old[0]) :])
     differs = np.zeros(flows, dtype=np.bool_)
     differs[_unequal(was, now)] = True
     routed = np.zeros(flows, dtype=np.bool_)
@@ -296,14 +298,15 @@ def _moved(old: tuple[Paths, Ints, Ints], new: Paths, flows: int) -> Ints:
     return np.flatnonzero(differs & routed)
 
 
-def _runs(paths: Paths, flow: Ints, way: Ints) -> Ints:
+def _runs(paths: Paths, way: Ints) -> Ints:
     """Return flow, first QP and way of each run of QPs that go the same way, shape (3, runs).
 
     This says which QP goes where, even if adjacent paths have the same arcs.
     """
+    flow = paths.flow
     starts = np.ones(len(paths), dtype=np.bool_)
     starts[1:] = (flow[1:] != flow[:-1]) | (way[1:] != way[:-1])
-    rows = np.flatnonzero(starts & (flow != NONE))
+    rows = np.flatnonzero(starts)
     return np.stack([flow[rows], paths.first_qp[rows], way[rows]])
 
 

@@ -367,8 +367,6 @@ def make_plan(
     structure = wanted.fabric.structure
     kept = None if before is None else kept_of(before, structure, wanted.flows)
     plan = best_plan(wanted, previous, repair, engine, kept)
-    if before is not None and kept is not None and previous is before[0]:
-        previous = kept[0]
     changed = len(changed_flows(previous, plan)) if previous is not None else 0
     return Planned(plan, engine.entries_of(plan, kept), changed)
 

@@ -393,6 +393,16 @@ def test_moved_flows_are_counted(plan: Plan) -> None:
     assert planned.changed_count == len(set(plan.paths.flow[moved].tolist())) > 0
 
 
+def test_flows_that_go_to_another_nic_count_as_moved() -> None:
+    """A flow of the same id that is told of another NIC has another path than before."""
+    fabric, stays = clos(), Wish("n1", "n3")
+    old, new = (wishes(fabric, a=Wish("n0", nic), b=stays) for nic in ("n2", "n3"))
+    made = make_plan(Wanted(fabric, old, ()), None, None, ENGINE)
+    before = made.plan, made.entries
+    again = make_plan(Wanted(fabric, new, ()), made.plan, Repairer(made.plan), ENGINE, before)
+    assert again.changed_count == 1
+
+
 @pytest.mark.parametrize(
     ("before", "fresh", "unrouted", "taken"),
     [

@@ -143,8 +143,8 @@ def test_plans_after_jobs_come_and_end(seed: int, tables: bool) -> None:  # noqa
     """When jobs end, others come and change and links fail, all follows from the plan before.
 
     No other flow moves when a job ends, also if that one brought the names of phases. Each plan is
-    sound, the next repair is ready at once, and loads and entries are as if made anew. What is
-    tried on a copy changes nothing.
+    sound, the next repair is ready at once, and paths, loads and entries are as if made anew from
+    what is kept. What is tried on a copy changes nothing.
     """
     fabric = three_tier(
         zones=3,
@@ -188,6 +188,8 @@ def test_plans_after_jobs_come_and_end(seed: int, tables: bool) -> None:  # noqa
         left = kept_of((plan, entries), fabric.structure, flows)
         assert left[0] is not plan, (seed, step)
         assert_same(left[1], entries_of(left[0]), (seed, step))
+        anew = Repairer(left[0]).repair(fabric, flows)
+        np.testing.assert_array_equal(anew.paths.arcs, after.paths.arcs, err_msg=str((seed, step)))
         assert repairer.is_ready_for(after), (seed, step)
         verify_plan(after)
         verify_plan(after, left)

@@ -156,6 +156,8 @@ class IncrementalPlan:
         self.assignment.prepare()
         ends = (known.source, flows.source), (known.destination, flows.destination)
         self._fix(*(np.append(was[gone], now[altered]) for was, now in ends))
+        worst = self._worst_by_tier(self.assignment.load[:-1])
+        self._reached = np.maximum(worst, self._worst_fixed)
         self._chunks = Chunks(rest.paths, len(flows))
         self.plan = rest
 

@@ -19,10 +19,11 @@ from heddle_controller.plan.programs import entries_of
 from heddle_controller.plan.verify import verify_plan
 from heddle_controller.solve import plan_anew, repairer_of
 from heddle_emulator.switches import Switches
-from heddle_emulator.topology import hashing
+from heddle_emulator.topology import clos, hashing
 from heddle_emulator.walk import Fate, probed, walk
 from tests.support.depth import fresh_seeds
 from tests.support.drawn import Case, drawn
+from tests.support.solve_flows import flows_of
 
 PROBES = 24
 
@@ -177,6 +178,27 @@ def test_packets_of_each_port_take_the_path_of_its_plan(
         for row, one in enumerate(ways(repaired.paths)):
             if one in was and known_to_take(known, repaired, one, was[one]):
                 assert repaired.qp_ports()[row] == was[one], (case, one)
+
+
+def test_a_drained_leaf_is_repaired_like_a_lost_one() -> None:
+    """Flows between NICs of one leaf have no entries. The underlay keeps them while it is drained.
+
+    Their reason names the drain, also for flows that ports carried.
+    """
+    fabric = hashing(clos(leaves=2, spines=2, nics_per_leaf=2, nics_per_host=1))
+    ends = ("l0-h0-n0", "l0-h1-n0"), ("l0-h0-n0", "l1-h0-n0"), ("l1-h0-n0", "l1-h1-n0")
+    flows = flows_of(fabric, *((a, b, 100.0, 1, "job", "") for a, b in ends))
+    hashes = Switches(fabric, 1)
+    known = probed(fabric, flows, hashes, np.tile(49152 + np.arange(PROBES), (len(flows), 1)))
+    plan = plan_anew(replace(fabric, port_paths=known), flows)
+    assert not plan.unrouted
+    leaf = fabric.structure.index["l0"]
+    drained = replace(fabric.with_nodes({leaf: State.DRAINED}), port_paths=known)
+    repaired = repairer_of(plan).repair(drained, flows)
+    verify_plan(repaired)
+    assert sorted(repaired.unrouted) == [0, 1]
+    assert all("is drained" in why for why in repaired.unrouted.values()), repaired.unrouted
+    assert ways(repaired.paths) == [one for one in ways(plan.paths) if one[0] == 2]
 
 
 def known_to_take(

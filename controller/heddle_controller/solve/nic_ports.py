@@ -23,6 +23,7 @@ path if possible. Its port is kept ready, so a host changes to it by itself.
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -126,7 +127,12 @@ def _by_known_ports(
     ``repaired`` is that plan if it was repaired already; None to make it here.
     """
     network = Network(fabric)
-    routed = attached(network, flows) & Reasons(network).joined(flows)
+    reasons = Reasons(network)
+    routed = attached(network, flows) & reasons.joined(flows)
+    parted = {
+        row: reasons.of(int(flows.source[row]), int(flows.destination[row]))
+        for row in np.flatnonzero(~routed).tolist()
+    }
     unit = unit_of(cut_bound(network, flows, routed))
     sized = flows if unit == 1 else replace(flows, gbps=flows.gbps / unit)
     wished = repaired or solve(_without_tables(fabric), flows, options)
@@ -136,7 +142,9 @@ def _by_known_ports(
         (fabric.port_paths or no_port_paths()).over(fabric.plannable),
         options.candidate_limit,
     )
-    plan = _Planning(network, sized, ways, options, calm=repaired is not None).of(wished, before)
+    plan = _Planning(network, sized, ways, parted, options, calm=repaired is not None).of(
+        wished, before
+    )
     if unit == 1:
         return plan
     return replace(plan, flows=flows, certificate=scaled(plan.certificate, unit))
@@ -149,6 +157,9 @@ class _Planning:
     network: Network
     flows: Flows
     ways: KnownWays
+    parted: dict[int, str]
+    """Flows that no usable links join, with the reason of each. A repair of programmed switches
+    leaves some on drained links, but the underlay carries those here."""
     options: Options
     calm: bool
     """Whether only what must move may move."""
@@ -157,7 +168,8 @@ class _Planning:
         """Return the plan nearest to ``wished``, with ports of ``before`` where they still fit."""
         network, flows, ways = self.network, self.flows, self.ways
         deadline = self.options.deadline()
-        unrouted = dict(wished.unrouted) | self._pathless(wished)
+        unrouted = self.parted | dict(wished.unrouted)
+        unrouted |= self._pathless(unrouted)
         routed = np.ones(len(flows), dtype=np.bool_)
         routed[list(unrouted)] = False
         bound = cut_bound(network, flows, routed)
@@ -194,10 +206,15 @@ class _Planning:
             self._nic_ports(paths, ports, spare, before, self._wanted(wish)),
         )
 
-    def _pathless(self, wished: Plan) -> dict[int, str]:
-        """Return flows that have no path because switches hash, with the reason of each."""
+    def _pathless(self, others: Container[int]) -> dict[int, str]:
+        """Return flows that have no path because switches hash, with the reason of each.
+
+        ``others`` are flows that have no path for another reason.
+        """
         nodes, flows, found = self.network.fabric.structure.nodes.ids, self.flows, {}
-        for flow in sorted(set(range(len(flows))) - set(wished.unrouted)):
+        for flow in range(len(flows)):
+            if flow in others:
+                continue
             if len(self.ways.between(*self.ways.ends_of(flows, flow))):
                 continue
             ends = f"{nodes[flows.source[flow]]} to {nodes[flows.destination[flow]]}"

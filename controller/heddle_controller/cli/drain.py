@@ -236,18 +236,18 @@ class DrainTarget:
         if self._link is not None:
             for switch in (self._link.source, self._link.target):
                 if switch in states.switches:
-                    yield _hindrance("its switch", switch, "switch", states.switches[switch])
+                    yield _hindrance("its switch", switch, states.switches[switch])
             if any(one.oper_state == STATE_DOWN for one in states.between(self._link)):
                 yield "agents report that it is down: see to its cable and optics"
             return
         for link in states.of_switch(self._text)[:_NAMED]:
             name = link_name(link.source, link.target, link.key)
-            yield _hindrance("its link", name, "link", link.admin_state)
+            yield _hindrance("its link", name, link.admin_state)
 
 
-def _hindrance(what: str, name: str, kind: str, state: int) -> str:
-    cure = f"undrain {name}" if state == STATE_DRAINED else f"fabric {kind} {name} up"
-    return f"{what} {name} is {state_word(state)}: heddle {cure}"
+def _hindrance(what: str, name: str, state: int) -> str:
+    cure = f"heddle undrain {name}" if state == STATE_DRAINED else _command(name, "up")
+    return f"{what} {name} is {state_word(state)}: {cure}"
 
 
 def harms_of(answer: pb.WhatIfResponse, what: str) -> Iterator[str]:

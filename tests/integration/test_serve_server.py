@@ -185,11 +185,11 @@ async def test_a_call_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.Mo
     A client tells the server's error unchanged, and the command does not advise a longer --timeout.
     """
     async with serving(tmp_path, replace(LOOPBACK, unary_limit=0.05)) as s:
-        monkeypatch.setattr(s.store, "list_fabrics", lambda **_: asyncio.sleep(60))
+        monkeypatch.setattr(s.store, "list_fabrics", lambda **_: asyncio.Event().wait())
         error = await refusal(s.fabrics.ListFabrics(fabric_pb2.ListFabricsRequest()))
         assert (error.code().name, reason(error)) == ("DEADLINE_EXCEEDED", "SERVER_DEADLINE")
         assert "request_id" in str(error.details())
-        monkeypatch.setattr(s.store, "delete_job", lambda *_, **__: asyncio.sleep(60))
+        monkeypatch.setattr(s.store, "delete_job", lambda *_, **__: asyncio.Event().wait())
         async with AsyncClient(f"127.0.0.1:{s.api.port}", fabric="f1") as client:
             with pytest.raises(TimedOut, match=r"it is made once$") as told:
                 await client.delete_job("j")

@@ -481,10 +481,11 @@ def test_tasks_of_an_array_and_components_are_jobs_of_their_own(world: World) ->
 
 
 def test_jobs_that_start_at_once_take_turns(world: World) -> None:
-    """All tasks of an array are planned, and at most eight of their prologs call controllers.
+    """Tasks of an array are planned, and at most eight of their prologs call controllers at once.
 
-    Controllers that hear of hundreds of jobs at once do not answer in time. Other users cannot open
-    the files that prologs and epilogs lock, or they could hold up all jobs.
+    Controllers that hear of hundreds of jobs at once do not answer in time. On a busy machine, the
+    turns of some tasks come too late, which the log says. Other users cannot open the files that
+    prologs and epilogs lock, or they could hold up all jobs.
     """
     with tempfile.TemporaryDirectory(dir=world.slurm.folder) as place:
         slow = Path(place) / "scontrol"  # a prolog calls it while it is its turn
@@ -498,15 +499,19 @@ def test_jobs_that_start_at_once_take_turns(world: World) -> None:
             share = ("-p", "shared", "-N1", "-n1", "--gpus-per-node=1", "--comment", "heddle:")
             first = submitted(world, "true\n", *share, "--array=1-16")
             ids = range(first, first + 16)
-            programmed = re.compile(rf"\b{CLUSTER}-([0-9]+) is programmed")
+            planned = re.compile(rf"\b{CLUSTER}-([0-9]+) is programmed")
+            told = re.compile(rf"{planned.pattern}|\bjob ([0-9]+): ")
             patiently(
-                lambda: {*ids} <= {*map(int, programmed.findall(world.log()))},
-                "all tasks to be programmed",
+                lambda: {*map(str, ids)} <= {a or b for a, b in told.findall(world.log())},
+                "the log to say of each task whether it is programmed",
             )
+            log = world.log()
         finally:
             world.set()
         counts = [int(count) for count in (Path(place) / "seen").read_text().split()]
-    assert (len(counts), max(counts) <= 8) == (16, True), counts
+    programmed = {*ids}.intersection(map(int, planned.findall(log)))
+    assert 0 < len(programmed) <= len(counts), (counts, log)
+    assert max(counts) <= 8, counts
     gone(world, *ids)
     locked = [*world.spool.glob(".turn-*"), world.spool / "owed"]
     assert not any(path.stat().st_mode & 0o077 for path in locked)

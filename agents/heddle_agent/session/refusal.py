@@ -43,8 +43,13 @@ class SessionEnd(NamedTuple):
     details: str
 
     def differs(self, other: SessionEnd) -> bool:
-        """Whether it is worth logging after ``other``; all UNAVAILABLE ends count as the same."""
-        return self != other and not self.code == other.code == grpc.StatusCode.UNAVAILABLE
+        """Whether it is worth logging after ``other``.
+
+        UNAVAILABLE ends for which the cure is the same count as the same: gRPC words each anew.
+        """
+        if self.code == other.code == grpc.StatusCode.UNAVAILABLE:
+            return self.cure != other.cure
+        return self != other
 
     @property
     def cure(self) -> str:

@@ -239,8 +239,17 @@ def test_a_controller_that_hangs_up_may_want_tls(why: str) -> None:
 
 
 def test_a_certificate_that_has_ended() -> None:
-    """The cure for a controller whose certificate has expired is a new one, not an authority."""
+    """The cure for a controller whose certificate has expired is a new one, not an authority.
+
+    It is told at once, although an earlier failure to reach the controller was told just before.
+    """
     text = "OPENSSL_internal:CERTIFICATE_VERIFY_FAILED: certificate has expired: OK"
-    cure = SessionEnd(grpc.StatusCode.UNAVAILABLE, text).cure
-    assert "renew the controller's certificate" in cure
-    assert "--tls-ca" not in cure
+    ended = SessionEnd(grpc.StatusCode.UNAVAILABLE, text)
+    assert "renew the controller's certificate" in ended.cure
+    assert "--tls-ca" not in ended.cure
+    refused, silent = (
+        SessionEnd(grpc.StatusCode.UNAVAILABLE, why)
+        for why in ("cannot connect: Connection refused", "nothing answers at this address")
+    )
+    assert ended.differs(refused)
+    assert not silent.differs(refused)

@@ -765,6 +765,7 @@ PROLOG = {
     [
         ("'x9' is not in the fabric; name one of", {}, {"SLURM_JOB_NODELIST": "n[0-1],x9"}),
         ("is in use by job 'taken'", {}, {"SLURM_JOB_NODELIST": "n[1-2]"}),
+        ("job 900: host 'n2': is in use by job 'taken'", {}, {"SLURM_JOB_NODELIST": "n[2-3]"}),
         ("tp", {}, {"SLURM_JOB_COMMENT": "heddle: gpus=1 tp=3"}),
         ("tp", {}, {"SLURM_JOB_COMMENT": "Heddle: gpus=1 tp=3"}),
         (

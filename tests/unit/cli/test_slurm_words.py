@@ -349,6 +349,8 @@ def test_a_file_is_read_only_if_it_is_the_users_own(tmp_path: Path) -> None:
     owner = file.stat().st_uid
     assert read_shape("@shape", str(tmp_path), owner).spec.parallelism.tp == 8
     assert read_shape(f"@{file}", "/", owner).spec.gpus_per_host == 8
+    file.write_text("gpus=4\n", encoding="utf-8-sig")
+    assert read_shape("@shape", str(tmp_path), owner).spec.gpus_per_host == 4
     with pytest.raises(Failure, match="no plain file of the user"):
         read_shape("@shape", str(tmp_path), owner + 1)
     with pytest.raises(Failure, match="no plain file of the user"):

@@ -168,7 +168,7 @@ def said(client: Terms, error: Exception) -> str:
         with client.failing():
             raise error  # noqa: TRY301 - for what the context makes of it
     except Failure as failure:
-        return "; ".join([failure.message, *failure.details])
+        return "; ".join(failure.details or [failure.message])  # a message tells the first detail
     except InputError as refused:
         return str(refused)
     except OSError as failed:

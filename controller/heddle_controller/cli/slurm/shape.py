@@ -73,7 +73,7 @@ def _content(path: str, user: int) -> str:
     if len(content) > MAX_FILE_BYTES:
         raise Failure(f"file {path[:200]!r} is larger than {MAX_FILE_BYTES >> 10} KiB: no shape is")
     try:
-        return content.decode()
+        return content.decode("utf-8-sig")  # editors of Windows put a mark at the start
     except UnicodeDecodeError:
         raise Failure(f"file {path[:200]!r} is not UTF-8 text: no shape is") from None
 

@@ -80,8 +80,10 @@ class Calls:
     """Channels for attempts that begin now, by index of the address."""
     _users: dict[Any, int] = field(default_factory=dict)
     """How many attempts use each open channel, also those with credentials that were renewed."""
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-    """Held while a channel is opened: ``close`` ends only calls of channels that it knows."""
+    _lock: threading.RLock = field(default_factory=threading.RLock)
+    """Held while a channel is opened: ``close`` ends only calls of channels that it knows.
+
+    The garbage collector may end a watch that nobody refers to while its own thread holds this."""
     _contents: tuple[bytes | None, ...] | None = None
     _metadata: tuple[tuple[str, str], ...] | None = None
 
@@ -137,9 +139,9 @@ class Calls:
         """Close channels with credentials that were renewed, once no attempt uses them."""
         with self._lock:
             used = {*self._channels.values()}
-            old = [one for one, users in self._users.items() if not users and one not in used]
-            for channel in old:
-                del self._users[channel]
+            every = self._users.copy()  # the collector may change it meanwhile
+            old = [one for one, users in every.items() if not users and one not in used]
+            old = [one for one in old if self._users.pop(one, None) is not None]
         for channel in old:
             await self.wire.close(channel)
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from typing import Any, cast
 
 import grpc
 import pytest
@@ -135,6 +137,37 @@ async def test_closing_a_client_ends_its_watches_in_other_threads(
             with pytest.raises(Closed):
                 await asyncio.wait_for(task, PATIENCE)
         await asyncio.wait_for(watched.left.wait(), PATIENCE)
+
+
+async def test_a_watch_that_is_collected_while_a_connection_opens(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A watch in a cycle of references may end at any moment, and no call waits for itself then."""
+    watched, real = Watched(), BlockingWire.open
+
+    def collecting(wire: BlockingWire, address: str, given: Any) -> object:
+        gc.collect()
+        return real(wire, address, given)
+
+    def abandon(client: BlockingClient) -> None:
+        cycle: list[object] = [client.watch_plans()]
+        next(cast("Iterator[object]", cycle[0]))
+        cycle.append(cycle)
+
+    def call(address: str) -> None:
+        with BlockingClient(f"{address},127.0.0.1:1", fabric="f", patience=0.0) as client:
+            abandon(client)
+            client.operations.calls.current = 1
+            with pytest.raises(HeddleError):
+                client.list_jobs()
+
+    monkeypatch.setattr(BlockingWire, "open", collecting)
+    async with listening(watched.handler("PlanService", "WatchPlan", _plan)) as address:
+        called = threading.Thread(target=call, args=(address,), daemon=True)
+        called.start()
+        await asyncio.wait_for(watched.left.wait(), PATIENCE)
+        await asyncio.to_thread(called.join, PATIENCE)
+        assert not called.is_alive()
 
 
 @pytest.mark.parametrize("wanted", ["programmed", "committed", "jobs"])

@@ -630,6 +630,7 @@ class Operations:
 
         Args:
             generation: Generation of the plan, such as ``generation`` of a job that is SUSPENDED.
+                If there is no such plan yet, it is waited for.
             timeout: Seconds to wait.
 
         Raises:

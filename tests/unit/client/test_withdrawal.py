@@ -52,6 +52,16 @@ def test_plans_that_are_counted_anew_are_waited_for_anew() -> None:
     assert withdrawal.done(plan(1, 12, 1))
 
 
+def test_a_plan_that_is_not_known_yet_is_waited_for() -> None:
+    """The controller that is asked may know of a plan later than the one that named it."""
+    withdrawal = Withdrawal(0, 5)
+    assert not withdrawal.done(plan(4, 8, 4))
+    assert withdrawal.why_not() == "plan 5 is not known yet, only plan 4"
+    assert not withdrawal.done(plan(5, 9, 4, "l0"))
+    assert not withdrawal.done(plan(4, 8, 4))
+    assert withdrawal.done(plan(5, 9, 5))
+
+
 def test_a_version_that_nobody_could_tell_is_not_waited_for() -> None:
     """A controller that lost its store after a deletion answers 0, which every plan would meet."""
     with Client("127.0.0.1:1", fabric="f1") as client, pytest.raises(Unavailable, match="not tell"):

@@ -11,13 +11,13 @@ import pytest
 from grpc import aio
 
 from heddle.v1 import agent_pb2 as pb
-from heddle.v1 import common_pb2, fabric_pb2
+from heddle.v1 import common_pb2, doctor_pb2, fabric_pb2
 from heddle_agent.fib import Link
 from heddle_agent.session.decode import decode_push
 from heddle_controller.model.fabric import no_fabric
 from heddle_controller.model.program import no_entries
 from heddle_controller.reconcile.ports import Push, PushMode, PushStatus
-from heddle_controller.serve.agents import introductions
+from heddle_controller.serve.agents import introductions, service
 from heddle_controller.serve.agents.link_book import SPARE
 from heddle_controller.serve.codec import times
 from heddle_controller.state.errors import SessionLost
@@ -306,6 +306,32 @@ async def test_only_entries_of_fabrics_that_are_gone_are_withdrawn(
         later = Agent(s)
         await later.say(introduction(table_digest=holds, highest_generation=newest))
         assert (await refusal(later.hear())).code().name == "NOT_FOUND"
+
+
+async def test_a_switch_that_a_new_fabric_leaves_out_waits_for_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its session lasts until the leader tells it to remove its entries, and the doctor names it.
+
+    The session ends if the fabric gets the switch back.
+    """
+    monkeypatch.setattr(service, "_WITHDRAWAL", 0.01)
+    async with serving(tmp_path) as s:
+        await s.put_fabric()
+        await s.commit_plan()
+        await s.store.put_fabric("f1", three_tiers())
+        agent = Agent(s)
+        await agent.say(introduction(table_digest=b"d", highest_generation=1))
+        assert (await agent.hear()).HasField("session_accepted")
+        ended = asyncio.ensure_future(agent.hear())
+        request = doctor_pb2.ExamineInstallationRequest(fabric="fabrics/f1")
+        for _ in range(3):
+            told = await s.doctor.ExamineInstallation(request)
+            texts = [one.text for one in told.findings]
+            assert "1 switch with entries that the fabric does not have: l0." in texts
+        await s.put_fabric()
+        with pytest.raises(EOFError):
+            await ended
 
 
 async def _heard_out(agent: Agent) -> None:

@@ -48,14 +48,16 @@ from heddle_controller.serve.errors import (
     not_in_fabric,
 )
 from heddle_controller.serve.security.caller import current_caller
-from heddle_controller.state.errors import FabricDeleted, NotFound
+from heddle_controller.state.errors import FabricDeleted, NotFound, PortError
 from heddle_controller.state.records import FabricRecord
 from heddle_controller.store.store import Store
 
 log = structlog.stdlib.get_logger(__name__)
 
 _WITHDRAWAL = 10.0
-"""Seconds until an agent that only has to remove its entries must come again."""
+"""Interval in seconds at which sessions of agents that only have to remove their entries are looked
+at. Their agents must come again if they do not answer, or if that is no longer what they have to
+do."""
 
 _Context = aio.ServicerContext[Any, Any]
 Messages = AsyncIterator[pb.AgentMessage]
@@ -146,13 +148,16 @@ class AgentService(AgentServiceServicer):
     ) -> None:
         """Have the leader tell a switch that no fabric has any more to remove its entries.
 
+        The leader may wait for other switches first, for as long as their agents are away. It is
+        logged once.
+
         Raises:
-            Refusal: ``refusal``, once the agent has answered or ``_WITHDRAWAL`` seconds are over.
+            Refusal: ``refusal``, once the agent has answered, or soon if it does not answer.
         """
         session = self._gateway.open(about)
         log.warning("agent has entries that no plan contains", why=str(refusal))
         reader = asyncio.create_task(self._read(session, refusal, messages))
-        ending = asyncio.get_running_loop().call_later(_WITHDRAWAL, session.end, refusal)
+        ending = asyncio.create_task(self._end_withdrawal(session, refusal))
         try:
             await context.write(self._accepted())
             async with aclosing(session.outgoing()) as outgoing:
@@ -162,6 +167,27 @@ class AgentService(AgentServiceServicer):
             ending.cancel()
             reader.cancel()
             self._gateway.close_session(session)
+
+    async def _end_withdrawal(self, session: AgentStream, refusal: Refusal) -> None:
+        """End a session for a withdrawal if its agent is silent or nothing is left to withdraw."""
+        why: Exception | None = refusal
+        while why is refusal and not session.about.pushed:
+            await asyncio.sleep(_WITHDRAWAL)
+            why = await self._why_left_over(session.about, refusal)
+        if why is refusal:
+            await asyncio.sleep(_WITHDRAWAL)
+        session.end(why)
+
+    async def _why_left_over(self, about: AgentSession, refusal: Refusal) -> Exception | None:
+        """Return ``refusal`` if it still holds, or else why a session for a withdrawal ends.
+
+        It ends without an error if the fabric has the switch again.
+        """
+        try:
+            found = await self._check_switch(about)
+        except (Refusal, PortError) as why:  # another controller leads, or the store is away
+            return why
+        return refusal if isinstance(found, Refusal) else None
 
     async def _introduction(
         self, messages: Messages
@@ -243,8 +269,8 @@ class AgentService(AgentServiceServicer):
     async def _read(self, session: AgentStream, means: Means | Refusal, messages: Messages) -> None:
         """Read the agent's messages until the stream ends, then end the session the same way.
 
-        With a refusal in place of ``means``, only answers to pushes count. The session ends with
-        the refusal once all are answered.
+        With a refusal in place of ``means``, only answers to pushes count. The session ends once
+        all are answered.
         """
         pace = TokenBucket(BURST, SHARE, time.monotonic())
         try:
@@ -258,7 +284,7 @@ class AgentService(AgentServiceServicer):
                 elif kind == "push_result":
                     session.answered(message.push_result, time.time())
                     if not session.pending_count:
-                        session.end(means)
+                        session.end(await self._why_left_over(session.about, means))
                 del message  # free its memory while the stream waits
                 spent = time.thread_time() - began + EACH
                 if (rest := pace.spend(spent, time.monotonic())) > 0:

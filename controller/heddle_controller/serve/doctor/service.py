@@ -115,6 +115,19 @@ def _agents(now: Installation) -> Iterator[pb.Finding]:
         text = f"{has} no session with this controller: {some_of(missing)}."
         cure = "Start heddle-agent there, or see in its log why it cannot reach the controller"
         yield found(pb.SEVERITY_WARNING, "agents", text, cure)
+    left_out = [
+        switch
+        for switch, about in now.sessions.items()
+        if switch not in structure.index and about.table_digest and not about.pushed
+    ]
+    if left_out:
+        hold = counted(len(left_out), "switch", "switches")
+        text = f"{hold} with entries that the fabric does not have: {some_of(sorted(left_out))}."
+        cure = (
+            "Wait until all others hold the newest plan; if agents are missing there, start them,"
+            " or put a fabric without their switches"
+        )
+        yield found(pb.SEVERITY_WARNING, "agents", text, cure)
     for switch, why in list(now.aside.items())[:TOLD]:
         cure = "See the log of its agent"
         yield found(pb.SEVERITY_WARNING, "agents", f"Switch {switch} is {why}.", cure)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import re
 from functools import partial
@@ -14,7 +15,11 @@ import pytest
 
 from heddle_controller.model.demand import resolve
 from heddle_controller.model.fabric import Fabric
-from heddle_controller.model.files.fabric_file import save_fabric_file
+from heddle_controller.model.files.fabric_file import (
+    fabric_document,
+    parse_fabric,
+    save_fabric_file,
+)
 from heddle_controller.model.files.flows_file import load_demands
 from heddle_emulator.fleet import Fleet
 from heddle_emulator.walk import Measurement, crossing, measure
@@ -29,6 +34,7 @@ from tests.integration.test_cli_withdrawal import (
 )
 from tests.support.direct_planner import DirectPlanner
 from tests.support.operating import Controller, controlling, operating
+from tests.support.store_samples import clos
 from tests.support.waiting import LIMITS, PATIENCE
 
 CLOSE = 0.01
@@ -298,3 +304,31 @@ async def test_a_prediction_that_takes_too_long_can_be_left_out(
         assert "drained" not in (await o.does("fabric", "show")).out
         assert (await o.does(*cure)).code == 0
         assert "drained" in (await o.does("fabric", "show")).out
+
+
+async def test_ids_may_have_commas(tmp_path: Path) -> None:
+    """Commands on a running controller take links and switches as they print them, and without key.
+
+    What the fabric lacks is refused.
+    """
+    text = json.dumps(fabric_document(clos()))
+    for one in ("l0", "s0", "s1"):
+        text = text.replace(f'"{one}"', f'"{one[0]},{one[1]}"')
+    async with operating(tmp_path) as o:
+        await o.s.store.put_fabric("f1", parse_fabric(json.loads(text), "commas"))
+        for link in ("l,0,s,0,0", "s,0,l,0"):
+            assert (await o.does("drain", link, "--dry-run")).code == 0
+            done = await o.does("fabric", "link", link, "drained")
+            assert (done.code, done.lines[1][:3]) == (0, ["l,0,s,0,0", "400", "drained"]), done.err
+            done = await o.does("undrain", link)
+            assert (done.code, done.out) == (0, f"{link} takes new paths\n")
+        assert (await o.does("drain", "s,0", "--dry-run")).code == 0
+        told = await o.does(
+            "show", "what-if", "--down", "s,0", "--drain", "l,0,s,1", "--up", "l1,s,1"
+        )
+        assert told.code == 0, told.err
+        assert (await o.does("undrain", "s,0")).out == "s,0 was not drained: nothing changes\n"
+        lacks = (("l,0,s,9", "is no link of the fabric"), ("a,b", "not"), ("s,0", "is not a link"))
+        for what, why in lacks:
+            refused = await o.does("fabric", "link", what, "up")
+            assert (refused.code, why in refused.err) == (2, True), refused.err

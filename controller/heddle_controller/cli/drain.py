@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from shlex import quote
 
 import click
 
@@ -17,7 +18,7 @@ from heddle.v1.common_pb2 import STATE_DOWN, STATE_DRAINED, STATE_UP, State
 from heddle_controller.cli.client import Terms
 from heddle_controller.cli.completing import SWITCHES_AND_LINKS
 from heddle_controller.cli.failure import UNROUTED, Failure
-from heddle_controller.cli.options import WHAT, link_ref, ref_text, state_word, with_client
+from heddle_controller.cli.options import WHAT, Named, naming, ref_text, state_word, with_client
 from heddle_controller.cli.output import echo, echo_json, progress
 from heddle_controller.cli.overlay import withdrawal_of
 
@@ -48,15 +49,15 @@ def drain(client: Terms, what: str, seconds: float | None, *, force: bool, dry_r
     """
     if seconds is not None and not 0 < seconds <= _LONGEST:
         raise Failure(f"--seconds {seconds:g}: give a number above 0 and at most {_LONGEST:.0f}")
-    target, withdrawn = DrainTarget(what), withdrawal_of(client)
+    withdrawn = withdrawal_of(client)
     if withdrawn and not client.json:
         echo(f"{withdrawn}; the prediction holds when that has ended")
-    prediction = _predicted(client, target, what, force=force, dry_run=dry_run)
-    while not dry_run and not target.take_out(client, prediction.states):
-        prediction = _predicted(client, target, what, force=force)  # the states have changed
+    prediction = _predicted(client, what, force=force, dry_run=dry_run)
+    while not dry_run and not prediction.target.take_out(client, prediction.states):
+        prediction = _predicted(client, what, force=force)  # the states have changed
     if dry_run:
         return
-    last = _wait(client, target, seconds)
+    last = _wait(client, prediction.target, seconds)
     if client.json:
         told = {"prediction": prediction.answer, "harms": prediction.harms, "progress": last}
         echo_json({**told, "safe_to_unplug": last.idle})
@@ -70,23 +71,26 @@ def drain(client: Terms, what: str, seconds: float | None, *, force: bool, dry_r
     sys.exit(0 if last.idle else UNROUTED)
 
 
-def _predicted(
-    client: Terms, target: DrainTarget, what: str, *, force: bool, dry_run: bool = False
-) -> _Prediction:
+def _predicted(client: Terms, what: str, *, force: bool, dry_run: bool = False) -> _Prediction:
     """Predict a drain and print that.
 
     Raises:
         Failure: The drain would harm, and ``force`` is not given.
     """
     states = _States.of(client)
-    request = target.supposed(client.fabric, states)
-    try:
-        with progress(f"predicting the plan without {what}"):
-            answer = client.api.plans.WhatIf(request)
-    except TimedOut as error:
-        more = "" if error.told else "give it more by --timeout, or "
-        text = f"{what} was not drained: its prediction took too long ({error.message})"
-        raise Failure(f"{text}: {more}drain it without one: {_command(what, 'drained')}") from None
+
+    def ask(named: Mapping[str, Named]) -> tuple[DrainTarget, pb.WhatIfResponse]:
+        target = DrainTarget(what, named[what])
+        try:
+            return target, client.api.plans.WhatIf(target.supposed(client.fabric, states))
+        except TimedOut as error:
+            more = "" if error.told else "give it more by --timeout, or "
+            text = f"{what} was not drained: its prediction took too long ({error.message})"
+            cure = f"{more}drain it without one: {target.command('drained')}"
+            raise Failure(f"{text}: {cure}") from None
+
+    with progress(f"predicting the plan without {what}"):
+        target, answer = naming(client, [what], ask)
     harms = list(harms_of(answer, what))
     refused = bool(harms) and not force
     if not client.json:
@@ -101,7 +105,7 @@ def _predicted(
             echo(f"forced: {harm}")
         if target.admin_state(states) == STATE_DOWN:
             echo(f"{what} stays down, as an operator set it: no plan uses it")
-    return _Prediction(states, answer, harms)
+    return _Prediction(target, states, answer, harms)
 
 
 def _unsafe(last: pb.DrainProgress, what: str) -> Iterator[str]:
@@ -119,6 +123,7 @@ def _unsafe(last: pb.DrainProgress, what: str) -> Iterator[str]:
 class _Prediction:
     """What a drain would do."""
 
+    target: DrainTarget
     states: _States
     """The states that it was made for."""
     answer: pb.WhatIfResponse
@@ -172,9 +177,14 @@ class _States:
 class DrainTarget:
     """A switch, or a link given by its ends."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, named: Named) -> None:
+        """``text`` names it, and is what messages call it."""
         self._text = text
-        self._link = link_ref(text) if "," in text else None
+        self._link = None if isinstance(named, str) else named
+
+    def command(self, state: str) -> str:
+        """Return the command that only sets its state."""
+        return _command("switch" if self._link is None else "link", self._text, state)
 
     def supposed(self, fabric: str, states: _States) -> pb.WhatIfRequest:
         """Return a what-if request in which it is out of service."""
@@ -236,18 +246,20 @@ class DrainTarget:
         if self._link is not None:
             for switch in (self._link.source, self._link.target):
                 if switch in states.switches:
-                    yield _hindrance("its switch", switch, states.switches[switch])
+                    yield _hindrance("switch", switch, states.switches[switch])
             if any(one.oper_state == STATE_DOWN for one in states.between(self._link)):
                 yield "agents report that it is down: see to its cable and optics"
             return
         for link in states.of_switch(self._text)[:_NAMED]:
             name = link_name(link.source, link.target, link.key)
-            yield _hindrance("its link", name, link.admin_state)
+            yield _hindrance("link", name, link.admin_state)
 
 
-def _hindrance(what: str, name: str, state: int) -> str:
-    cure = f"heddle undrain {name}" if state == STATE_DRAINED else _command(name, "up")
-    return f"{what} {name} is {state_word(state)}: {cure}"
+def _hindrance(kind: str, name: str, state: int) -> str:
+    cure = _command(kind, name, "up")
+    if state == STATE_DRAINED:
+        cure = f"heddle undrain {quote(name)}"
+    return f"its {kind} {name} is {state_word(state)}: {cure}"
 
 
 def harms_of(answer: pb.WhatIfResponse, what: str) -> Iterator[str]:
@@ -336,9 +348,14 @@ def undrain(client: Terms, what: str) -> None:
     After a quiet time, flows return to it if that makes the plan better. The command says what else
     keeps plans from using it. Exit 2 if it is not drained itself, but something else is in the way.
     """
-    target, states = DrainTarget(what), _States.of(client)
-    while _check_not_down(target, what, states) and not target.bring_up(client, states):
-        states = _States.of(client)
+
+    def bring_up(named: Mapping[str, Named]) -> tuple[DrainTarget, _States]:
+        target, states = DrainTarget(what, named[what]), _States.of(client)
+        while _check_not_down(target, what, states) and not target.bring_up(client, states):
+            states = _States.of(client)
+        return target, states
+
+    target, states = naming(client, [what], bring_up)
     others = list(target.hindrances(states))
     drained = target.admin_state(states) == STATE_DRAINED
     if others and not drained:
@@ -360,10 +377,10 @@ def _check_not_down(target: DrainTarget, what: str, states: _States) -> bool:
     """Return True; raise ``Failure`` if an operator wants the target down."""
     if target.admin_state(states) == STATE_DOWN:
         text = f"{what} is not drained but down, as an operator set it"
-        raise Failure(f"{text}: {_command(what, 'up')}")
+        raise Failure(f"{text}: {target.command('up')}")
     return True
 
 
-def _command(what: str, state: str) -> str:
+def _command(kind: str, name: str, state: str) -> str:
     """Return the command that only sets the state of a link or a switch."""
-    return f"heddle fabric {'link' if ',' in what else 'switch'} {what} {state}"
+    return f"heddle fabric {kind} {quote(name)} {state}"

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 import click
 
 from heddle.names import link_name, value_name
+from heddle.v1 import common_pb2
 from heddle.v1 import fabric_pb2 as pb
 from heddle_controller.cli.client import Terms
 from heddle_controller.cli.completing import FABRICS, SWITCHES, SWITCHES_AND_LINKS
@@ -16,7 +17,7 @@ from heddle_controller.cli.options import (
     STATE,
     STATES,
     last_part,
-    link_ref,
+    naming_link,
     state_word,
     with_client,
 )
@@ -163,12 +164,13 @@ def _condition(link: pb.Link) -> str:
 @with_client
 def set_link(client: Terms, link: str, state: str) -> None:
     """Bring a link up, take it down, or drain it."""
-    request = pb.SetLinkStateRequest(
-        fabric=client.fabric,
-        link=link_ref(link),
-        admin_state=STATES[state],
-    )
-    answer = client.api.fabrics.SetLinkState(request)
+
+    def change(named: common_pb2.LinkRef) -> pb.Link:
+        return client.api.fabrics.SetLinkState(
+            pb.SetLinkStateRequest(fabric=client.fabric, link=named, admin_state=STATES[state])
+        )
+
+    answer = naming_link(client, link, change)
     if client.json:
         echo_json(answer)
     else:

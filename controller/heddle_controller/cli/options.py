@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import wraps
 from pathlib import Path
@@ -10,15 +10,17 @@ from typing import Any, TypeVar
 
 import click
 
-from heddle.client import TimedOut, Unavailable
+from heddle.client import HeddleError, InvalidRequest, NotFound, TimedOut, Unavailable
 from heddle.names import link_name, value_name
-from heddle.v1 import common_pb2
+from heddle.v1 import common_pb2, fabric_pb2
 from heddle_controller.cli.client import Terms
 from heddle_controller.cli.completing import FABRICS
 from heddle_controller.cli.failure import Failure
 from heddle_controller.cli.output import format_options
 
 Command = Callable[..., Any]
+Named = str | common_pb2.LinkRef
+"""The id of a switch, or a link."""
 _Answer = TypeVar("_Answer")
 
 INPUT_FILE = click.Path(path_type=Path, dir_okay=False)
@@ -88,20 +90,86 @@ def state_word(state: int) -> str:
     return value_name(common_pb2.State.DESCRIPTOR, state, "STATE_").lower()
 
 
-def link_ref(text: str) -> common_pb2.LinkRef:
-    """Return the link that ``A,B`` or ``A,B,KEY`` names.
+def naming(
+    client: Terms,
+    texts: Iterable[str],
+    call: Callable[[Mapping[str, Named]], _Answer],
+) -> _Answer:
+    """Return the answer of a call that gets what each of some texts names.
+
+    A text without a comma is the id of a switch, and ``A,B`` or ``A,B,KEY`` is a link. The call is
+    made again if ids have commas themselves: all are looked up only if the controller refuses the
+    first reading, as that may take a second in a large fabric.
 
     Raises:
-        Failure: The text has another form.
+        Failure: A text has another form.
     """
+    read = {text: _plainly(text) for text in texts}
+    refused: HeddleError | None = None
+    plain = {text: named for text, named in read.items() if named is not None}
+    if len(plain) == len(read):
+        try:
+            return call(plain)
+        except (InvalidRequest, NotFound) as error:
+            refused = error
+    looked_up = _looked_up(client, [text for text in read if "," in text])
+    for text in read:
+        if text not in looked_up and text not in plain:
+            cure = "write A,B or A,B,KEY with the ids of its ends"
+            raise Failure(f"{text!r} is no link of the fabric: {cure}")
+    again = {**plain, **looked_up}
+    if refused is not None and again == plain:
+        raise refused
+    return call(again)
+
+
+def naming_link(client: Terms, text: str, call: Callable[[common_pb2.LinkRef], _Answer]) -> _Answer:
+    """Return the answer of a call that gets the link which a text names; see ``naming``.
+
+    Raises:
+        Failure: The text names a switch, or has another form.
+    """
+
+    def with_link(named: Mapping[str, Named]) -> _Answer:
+        link = named[text]
+        if isinstance(link, str):
+            raise Failure(f"{text!r} is not a link: write A,B or A,B,KEY with the ids of its ends")
+        return call(link)
+
+    return naming(client, [text], with_link)
+
+
+def _plainly(text: str) -> Named | None:
+    """Return what a text names if no id in it has a comma; None if it has another form."""
     parts = text.split(",")
-    if len(parts) not in (2, 3) or not all(parts):
-        raise Failure(f"{text!r} is not a link: write A,B or A,B,KEY with the ids of its ends")
+    if len(parts) == 1:
+        return text
+    if len(parts) > 3 or not all(parts):  # noqa: PLR2004 - both ends and a key
+        return None
     return common_pb2.LinkRef(source=parts[0], target=parts[1], key=parts[2] if parts[2:] else "")
 
 
+def _looked_up(client: Terms, texts: Sequence[str]) -> dict[str, Named]:
+    """Return what texts name in the stored fabric; those that name nothing there are left out."""
+    if not texts:
+        return {}
+    from heddle_controller.serve.codec import fabric as codec  # noqa: PLC0415 - slow to import
+
+    request = fabric_pb2.GetFabricRequest(name=client.fabric)
+    fabric = codec.fabric_from_pb(client.api.fabrics.GetFabric(request))
+    ids, links = fabric.structure.nodes.ids, fabric.structure.links
+    found: dict[str, Named] = {text: text for text in texts if text in fabric.structure.index}
+    for text in texts:
+        rows = fabric.links_named(text)
+        if rows and text not in found:
+            key = str(links.key[rows[0]]) if len(rows) == 1 else ""
+            a, b = ids[links.a[rows[0]]], ids[links.b[rows[0]]]
+            found[text] = common_pb2.LinkRef(source=a, target=b, key=key)
+    return found
+
+
 def ref_text(link: common_pb2.LinkRef) -> str:
-    """Return a link as ``A,B,KEY``, which ``link_ref`` accepts."""
+    """Return a link as ``A,B,KEY``, as ``naming`` takes it."""
     return link_name(link.source, link.target, link.key)
 
 

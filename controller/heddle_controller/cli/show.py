@@ -9,7 +9,7 @@ from heddle_controller.cli import routes
 from heddle_controller.cli.client import Terms
 from heddle_controller.cli.completing import JOBS, SWITCHES_AND_LINKS
 from heddle_controller.cli.failure import Failure, LazyGroup
-from heddle_controller.cli.options import link_ref, with_client
+from heddle_controller.cli.options import naming_link, with_client
 from heddle_controller.cli.output import echo, echo_json
 from heddle_controller.cli.overlay import withdrawal_of
 from heddle_controller.cli.watching import of_plans, watchable
@@ -46,7 +46,10 @@ def show_plan(client: Terms) -> None:
 @watchable(of_plans)
 def show_routes(client: Terms, job: str, link: str | None) -> None:
     """List flows and their paths."""
-    _, found = client.api.list_routes(job, link_ref(link) if link else None)
+    if link:
+        _, found = naming_link(client, link, lambda one: client.api.list_routes(job, one))
+    else:
+        _, found = client.api.list_routes(job)
     if job and not found:
         client.api.get_job(job)  # says so if there is none
     if client.json:

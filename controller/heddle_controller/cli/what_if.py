@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from heddle_controller.cli import routes
 from heddle_controller.cli.client import Terms
 from heddle_controller.cli.completing import JOBS, SWITCHES_AND_LINKS
 from heddle_controller.cli.failure import UNROUTED, Failure
-from heddle_controller.cli.options import INPUT_FILE, STATES, WHAT, link_ref, with_client
+from heddle_controller.cli.options import INPUT_FILE, STATES, WHAT, Named, naming, with_client
 from heddle_controller.cli.output import echo, echo_json, progress
 from heddle_controller.model.files.flows_file import load_demands
 from heddle_controller.serve.codec import demand as demand_codec
@@ -67,7 +68,7 @@ def show_what_if(
 ) -> None:
     """Plan a change without making it; exit 3 if flows would have no path."""
     request = pb.WhatIfRequest(fabric=client.fabric, deleted_jobs=without_job)
-    _add_states(request, states)
+    words = _words(states)
     if jobs:
         request.jobs.extend(
             placement_pb2.Job(
@@ -80,8 +81,19 @@ def show_what_if(
         request.demands.extend(
             demand_codec.demand_to_pb(demands, row) for row in range(len(demands))
         )
+
+    def ask(named: Mapping[str, Named]) -> pb.WhatIfResponse:
+        request.ClearField("links")
+        request.ClearField("switches")
+        for text, one in named.items():
+            if isinstance(one, str):
+                request.switches.add(node=one, admin_state=STATES[words[text]])
+            else:
+                request.links.add(link=one, admin_state=STATES[words[text]])
+        return client.api.plans.WhatIf(request)
+
     with progress("planning the change"):
-        answer = client.api.plans.WhatIf(request)
+        answer = naming(client, words, ask)
     if client.json:
         echo_json(answer)
     else:
@@ -89,17 +101,14 @@ def show_what_if(
     sys.exit(UNROUTED if answer.unrouted else 0)
 
 
-def _add_states(request: pb.WhatIfRequest, states: dict[str, tuple[str, ...]]) -> None:
+def _words(states: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
+    """Return the word for the wanted state of each switch or link that options name."""
     words = {"down": "down", "drain": "drained", "up": "up"}
-    named = [what for option in words for what in states.get(option, ())]
-    if twice := [what for what in named if named.count(what) > 1]:
+    named = [(what, word) for option, word in words.items() for what in states.get(option, ())]
+    every = [what for what, _ in named]
+    if twice := [what for what in every if every.count(what) > 1]:
         raise Failure(f"{twice[0]} is named twice: give it one of --down, --drain and --up")
-    for option, word in words.items():
-        for what in states.get(option, ()):
-            if "," in what:
-                request.links.add(link=link_ref(what), admin_state=STATES[word])
-            else:
-                request.switches.add(node=what, admin_state=STATES[word])
+    return dict(named)
 
 
 def _echo_outcome(answer: pb.WhatIfResponse) -> None:

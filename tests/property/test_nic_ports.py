@@ -201,6 +201,20 @@ def test_a_drained_leaf_is_repaired_like_a_lost_one() -> None:
     assert ways(repaired.paths) == [one for one in ways(plan.paths) if one[0] == 2]
 
 
+def test_a_flow_of_more_qps_than_all_before_takes_ports_that_are_known() -> None:
+    """A job of four QPs follows one of a single QP between NICs whose ports are known."""
+    fabric = hashing(clos(leaves=2, spines=2, nics_per_leaf=1, nics_per_host=1))
+    ends = "l0-h0-n0", "l1-h0-n0"
+    small, large = (flows_of(fabric, (*ends, 100.0, qps, f"of-{qps}", "")) for qps in (1, 4))
+    large = replace(large, ids=("other",))
+    known = probed(fabric, small, Switches(fabric, 1), 49152 + np.arange(PROBES)[None])
+    fabric = replace(fabric, port_paths=known)
+    plan = plan_anew(fabric, small)
+    for after in (plan_anew(fabric, large, plan), repairer_of(plan).repair(fabric, large)):
+        verify_plan(after)
+        assert len({*after.qp_ports().tolist()} - {NONE}) == 4
+
+
 def known_to_take(
     known: PortPaths, plan: Plan, one: tuple[int, int, tuple[int, ...]], port: int
 ) -> bool:

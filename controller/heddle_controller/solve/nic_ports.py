@@ -277,8 +277,8 @@ class _Planning:
         row = np.full(len(self.flows), NONE, dtype=np.int64)
         row[now[now != NONE]] = np.flatnonzero(now != NONE)
         flow = np.repeat(row[paths.flow], count)
-        qp = paths.qp_numbers()
-        return np.where(flow == NONE, NONE, np.append(dense, NONE)[np.append(begins, 0)[flow] + qp])
+        at = np.where(flow == NONE, len(dense), begins[flow] + paths.qp_numbers())
+        return np.append(dense, NONE)[at]
 
 
 def _without_tables(fabric: Fabric) -> Fabric:

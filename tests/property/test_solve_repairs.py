@@ -15,6 +15,8 @@ from heddle_controller.model.flows import Flows
 from heddle_controller.model.plan import Plan
 from heddle_controller.plan.verify import verify_plan
 from heddle_controller.solve import Repairer, solve
+from heddle_controller.solve.network import Network
+from heddle_controller.solve.unrouted import Reasons
 from tests.support.depth import examples
 from tests.support.solve_checks import (
     check_backups,
@@ -72,7 +74,7 @@ def check(fabric: Fabric, flows: Flows, repairer: Repairer) -> None:
     """Assert that a repaired plan is valid and routes every flow that can be routed.
 
     These are the flows whose ends are joined by usable links, or by those and drained links that
-    they were on.
+    they were on. The reason of each other flow is that of now.
     """
     before = repairer.plan
     plan = repairer.repair(fabric, flows)
@@ -88,7 +90,9 @@ def check(fabric: Fabric, flows: Flows, repairer: Repairer) -> None:
         for row, (a, b) in enumerate(ends)
         if not is_joined(fabric, a, b) and not stays(before, fabric, flows.ids[row], (a, b))
     }
-    assert {*plan.unrouted} == cut_off
+    reasons = Reasons(Network(fabric))
+    due = {row: reasons.of(int(flows.source[row]), int(flows.destination[row])) for row in cut_off}
+    assert plan.unrouted == due
 
 
 @pytest.mark.parametrize("kind", KINDS)

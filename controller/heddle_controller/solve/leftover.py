@@ -31,7 +31,7 @@ from heddle_controller.solve.repair.few_moves import few_moves
 from heddle_controller.solve.repair.repairer import Repairer
 from heddle_controller.solve.repair.spare_paths import backups_for
 from heddle_controller.solve.tables import limited
-from heddle_controller.solve.unrouted import reason_unrouted
+from heddle_controller.solve.unrouted import Reasons
 
 _WORTH = 0.02
 """How much less full, relatively, the fullest link of another path must be for a flow to move."""
@@ -160,7 +160,7 @@ def with_leftover(base: Plan, flows: Flows, before: Plan | None, options: Option
     fabric, first = base.fabric, len(base.flows)
     network = Network(fabric)
     candidates = Candidates(network, options.candidate_limit)
-    load = np.append(base.loads, 0.0)
+    load, reasons = np.append(base.loads, 0.0), Reasons(network)
     rows = np.arange(first, len(flows), dtype=np.int64)
     stays, unrouted = _standing(before, fabric, flows, rows), dict(base.unrouted)
     chosen: dict[int, Ints] = {}
@@ -169,7 +169,7 @@ def with_leftover(base: Plan, flows: Flows, before: Plan | None, options: Option
         ways = candidates.between(*ends) if NONE not in ends else np.empty((0, 0), dtype=np.int64)
         if not len(ways):
             nics = int(flows.source[row]), int(flows.destination[row])
-            unrouted[row] = reason_unrouted(network, *nics)
+            unrouted[row] = reasons.of(*nics)
             continue
         way = (
             ways[0]

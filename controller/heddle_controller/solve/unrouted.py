@@ -124,8 +124,3 @@ class Reasons:
         ]
         more = f", and {len(links) - MOST_NAMED} more" if len(links) > MOST_NAMED else ""
         return ", ".join(named) + more
-
-
-def reason_unrouted(network: Network, source: int, destination: int) -> str:
-    """Return the reason for a single pair of NICs; for many pairs, use one ``Reasons``."""
-    return Reasons(network).of(source, destination)

@@ -50,7 +50,7 @@ from heddle_controller.solve.repair.spare_paths import (
 )
 from heddle_controller.solve.search.search import TOLERANCE, LoadTarget, Search, SearchLimits
 from heddle_controller.solve.tables import TableRoom, is_told_anew, limited, short_of_ports
-from heddle_controller.solve.unrouted import reason_unrouted
+from heddle_controller.solve.unrouted import Reasons
 
 HASTE = SearchLimits(effort=2000, spare=200, patience=4)
 """How hard to try after a lost link. Speed counts, since a better plan can follow later."""
@@ -203,8 +203,8 @@ class IncrementalPlan:
         moved = {*self._flows_of(assignment.touched), *gone, *came}
         moved |= self._spare_ways.flows_over(self.plan.backups, lost)
         self._seek(regained)
-        unrouted = self._unrouted(gone)
-        return self._put_together((fabric, flows, candidates), moved, used, bound, unrouted)
+        world = fabric, flows, candidates
+        return self._put_together(world, moved, used, bound, self._unrouted())
 
     def beside(self, fabric: Fabric, flows: Flows, options: Options) -> tuple[Plan, bool] | None:
         """Return the plan with one new job added while all other flows keep their paths.
@@ -576,19 +576,19 @@ class IncrementalPlan:
         placed = set(coloured.flow.tolist())
         return [flow for flow in came if flow not in placed]
 
-    def _unrouted(self, gone: list[int]) -> dict[int, str]:
-        """Return why flows have no path, by flow row; ``gone`` are those that lost theirs now."""
+    def _unrouted(self) -> dict[int, str]:
+        """Return why flows have no path, by flow row, in the states that links have now."""
+        if self._routed.all():
+            return {}
         network, flows = self.network, self.assignment.flows
-        reasons = {row: why for row, why in self.plan.unrouted.items() if not self._routed[row]}
-        of_nic: dict[int, str] = {}
-        for row in gone:
-            source, destination = int(flows.source[row]), int(flows.destination[row])
-            cut_off = [nic for nic in (source, destination) if network.terminal[nic] == NONE]
-            key = cut_off[0] if cut_off else -1 - row
+        reasons, of_nic, found = Reasons(network), dict[int, str](), dict[int, str]()
+        for row in np.flatnonzero(~self._routed).tolist():
+            ends = int(flows.source[row]), int(flows.destination[row])
+            key = next((nic for nic in ends if network.terminal[nic] == NONE), -1 - row)
             if key not in of_nic:
-                of_nic[key] = reason_unrouted(network, source, destination)
-            reasons[row] = of_nic[key]
-        return reasons
+                of_nic[key] = reasons.of(*ends)
+            found[row] = of_nic[key]
+        return found
 
     def _fresh_paths(self, flows: Ints) -> Paths:
         """Return all paths of some flows from the assignment, from NIC to NIC."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 import numpy as np
@@ -112,6 +113,34 @@ def test_a_restored_link_is_used_again_for_what_has_no_path() -> None:
     back = repairer.repair(fabric, flows)
     check(back)
     assert changed(first, back) == []
+
+
+def test_the_reason_of_a_flow_without_a_path_follows_the_links() -> None:
+    """When a flow's one NIC is back and its other NIC is lost, the reason names the other."""
+    fabric = clos(leaves=2, spines=1, nics_per_leaf=2)
+    rows = ("l0-h0-n0", "l1-h0-n0"), ("l0-h0-n1", "l1-h0-n1")
+    flows = flows_of(fabric, *((*ends, 100.0, 1, "j", "") for ends in rows))
+    repairer = Repairer(solve(fabric, flows))
+    for nic, leaf in (("l0-h0-n0", "l0"), ("l1-h0-n0", "l1")):
+        link = fabric.find_links(nic, leaf)[0]
+        plan = repairer.repair(fabric.with_links({link: State.DOWN}), flows)
+        assert plan.unrouted == {0: f"{nic} has no usable uplink: {nic},{leaf},0 is down"}
+
+
+def test_a_repair_that_fails_leaves_nothing_behind() -> None:
+    """After flows that no plan can hold, the next repair is that of a new repairer."""
+    fabric = clos(leaves=2, spines=2, nics_per_leaf=2)
+    rows: list[Row] = [("l0-h0-n0", "l1-h0-n0", 400.0, 1, "j", "")]
+    rows += [("l0-h0-n1", "l1-h0-n1", 400.0, 1, "new", "")]
+    known, more = flows_of(fabric, rows[0]), flows_of(fabric, *rows)
+    plan = solve(fabric, known)
+    repairer = Repairer(plan)
+    with pytest.raises(IndexError):
+        repairer.repair(fabric, replace(more, destination=more.destination + np.array([0, 1000])))
+    lost = fabric.with_links({int(plan.paths.arcs[1]) >> 1: State.DOWN})
+    after = repairer.repair(lost, known)
+    check(after)
+    assert changed(Repairer(plan).repair(lost, known), after) == []
 
 
 @pytest.mark.parametrize("qps", [1, 8])

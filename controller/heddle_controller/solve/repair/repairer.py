@@ -154,21 +154,21 @@ class Repairer:
     def repair(self, fabric: Fabric, flows: Flows) -> Plan:
         """Return a plan for the given fabric and flows, and hold it as the newest plan."""
         incremental, mended = self._incremental or self._indexed(), None
+        self._incremental = None  # so that changed indexes are not used again if this fails
         incremental.take_flows(fabric, flows)
         if incremental.can_repair(fabric, flows):
             mended = incremental.repair(fabric, flows, self.options)
-        if mended is None:
-            self._incremental, self._known = None, (incremental.network, incremental.planes)
-            tied = short_of_ports(flows).any()  # flows that share a port must share a path
-            mended = (
-                self._replanned(fabric, flows)
-                if not tied
-                else plan_by_entries(fabric, flows, self.plan, self.options)
-            )
-        else:
-            self._incremental = incremental
-        self.plan = mended
-        return mended
+        if mended is not None:
+            self._incremental, self.plan = incremental, mended
+            return mended
+        self._known = incremental.network, incremental.planes
+        tied = short_of_ports(flows).any()  # flows that share a port must share a path
+        self.plan = (
+            self._replanned(fabric, flows)
+            if not tied
+            else plan_by_entries(fabric, flows, self.plan, self.options)
+        )
+        return self.plan
 
     def restored(self, worth: float, options: Options) -> Plan:
         """Return the newest plan, improved if a plan from scratch could be better by ``worth``.

@@ -215,6 +215,30 @@ def test_a_flow_of_more_qps_than_all_before_takes_ports_that_are_known() -> None
         assert len({*after.qp_ports().tolist()} - {NONE}) == 4
 
 
+@pytest.mark.parametrize("probed_when", ["healthy", "broken"])
+def test_ports_take_the_only_path_left_also_if_they_were_probed_on_others(probed_when: str) -> None:
+    """Two lost links leave one long path. It is planned at once, and so is a short one afterwards.
+
+    All that is known of ports is what they took before.
+    """
+    fabric = hashing(clos(leaves=3, spines=2, nics_per_leaf=1, nics_per_host=1))
+    flows = flows_of(fabric, ("l0-h0-n0", "l1-h0-n0", 100.0, 2, "job", ""))
+    lost = {fabric.find_links(f"l{n}", f"s{n}")[0]: State.DOWN for n in range(2)}
+    broken, back = fabric.with_links(lost), fabric.with_links(dict([lost.popitem()]))
+    before, after = (fabric, broken) if probed_when == "healthy" else (broken, back)
+    hashes = Switches(before, 1)
+    known = probed(before, flows, hashes, 49152 + np.arange(PROBES)[None])
+    plan = plan_anew(replace(before, port_paths=known), flows)
+    hashes.change({row: State(int(after.link_state[row])) for row in range(after.link_count)})
+    hashes.converge()
+    now = replace(after, port_paths=known)
+    for new in (plan_anew(now, flows, plan), repairer_of(plan).repair(now, flows)):
+        verify_plan(new)
+        seen = walk(now, flows, hashes, spread(new, new.qp_ports()))
+        taken = [tuple(arcs[arcs >= 0].tolist()) for arcs in seen.arcs]
+        assert [way for *_, way in ways(new.paths)] == taken
+
+
 def known_to_take(
     known: PortPaths, plan: Plan, one: tuple[int, int, tuple[int, ...]], port: int
 ) -> bool:

@@ -229,7 +229,9 @@ def _faults(plan: Plan, ports: NicPorts, known: PortPaths) -> Iterator[str]:
 def _astray(plan: Plan, paths: Paths, given: tuple[Ints, Ints], known: PortPaths) -> Iterator[str]:
     """Yield paths whose ports are unknown or take another path.
 
-    ``given`` are parallel columns: rows of ``paths``, and the port for each.
+    A path that is the only shortest one is not among them: all ports take it now, whatever they
+    took when they were probed. ``given`` are parallel columns: rows of ``paths``, and the port for
+    each.
     """
     path, port = given
     nodes, flows = plan.fabric.node_count, plan.flows
@@ -251,7 +253,8 @@ def _astray(plan: Plan, paths: Paths, given: tuple[Ints, Ints], known: PortPaths
     taken = padded(known.first, known.arcs, width)[way]
     meant = padded(paths.first, paths.arcs, width)[path[rows]]
     for row in np.flatnonzero((taken != meant).any(axis=1)).tolist():
-        yield f"{_name(plan, path[rows[row]])}: port {port[rows[row]]} takes another path"
+        if not _only_one(plan, paths, int(path[rows[row]])):
+            yield f"{_name(plan, path[rows[row]])}: port {port[rows[row]]} takes another path"
 
 
 def _only_one(plan: Plan, paths: Paths, row: int) -> bool:

@@ -28,6 +28,8 @@ from heddle_controller.traffic.jobs import flows_of_job
 from heddle_emulator.topology import clos, rail_optimised, three_tier
 from tests.support.depth import examples
 from tests.support.direct_planner import DirectPlanner
+from tests.support.solve_flows import Row
+from tests.support.solve_flows import flows_of as small_flows
 
 SEEDS = st.integers(min_value=0, max_value=2**32 - 1)
 FABRICS = (
@@ -141,6 +143,17 @@ def test_scores_beside_a_plan_are_those_of_the_whole(seed: int) -> None:
     for name, score in whole.items():
         assert quick[name].seconds == pytest.approx(score.seconds)
         assert quick[name].slowest_flow == pytest.approx(score.slowest_flow)
+
+
+def test_a_job_that_demands_belong_to_is_scored_with_its_own_flows() -> None:
+    """A set of demands for a job is there before the job. What the job gets is told of both."""
+    fabric = clos(leaves=2, spines=2, nics_per_leaf=2, nics_per_host=1)
+    rows: list[Row] = [("l0-h0-n0", "l1-h0-n0", 1.0, 1, "new", "")]
+    plan = plan_anew(fabric, small_flows(fabric, *rows))
+    rows += [("l0-h1-n0", "l1-h1-n0", 400.0, 1, "new", "")]
+    after = Repairer(plan).repair(fabric, small_flows(fabric, *rows))
+    assert scores_beside(after, plan, scores(plan)) == scores(after)
+    assert scores(after)["new"].max_utilization == 1.0
 
 
 class Thorough(DirectPlanner):

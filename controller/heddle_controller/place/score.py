@@ -30,9 +30,9 @@ def scores(plan: Plan) -> dict[str, Score]:
 def scores_beside(plan: Plan, known: Plan, was: Mapping[str, Score]) -> Mapping[str, Score]:
     """Return the scores of a plan that may only add jobs to another, reusing known scores.
 
-    If the plan only adds flows and these cross no overloaded link, no other job is slower. Then the
-    other jobs keep their scores ``was``, although their worst link may be fuller now. Otherwise all
-    scores are computed.
+    If the plan only adds flows of new jobs and these cross no overloaded link, no other job is
+    slower. Then the other jobs keep their scores ``was``, although their worst link may be fuller
+    now. Otherwise all scores are computed.
 
     Args:
         plan: The plan.
@@ -43,9 +43,10 @@ def scores_beside(plan: Plan, known: Plan, was: Mapping[str, Score]) -> Mapping[
     if paths is None:
         return scores(plan)
     used, first = utilization(plan.fabric, plan.loads), len(known.flows)
-    if (used[paths.arcs] > 1 + EQUAL).any():
-        return scores(plan)
     flows = plan.flows.take(np.arange(first, len(plan.flows), dtype=np.int64))
+    larger = (flows.job < len(known.flows.job_names)).any()
+    if larger or (used[paths.arcs] > 1 + EQUAL).any():
+        return scores(plan)
     paths = replace(paths, flow=paths.flow - first)
     found = _scores(flows, paths, used, paths.gbps(flows))
     return {**was, **{name: found[name] for name in plan.flows.job_names if name not in was}}

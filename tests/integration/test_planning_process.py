@@ -197,6 +197,20 @@ async def test_a_question_that_a_process_dies_of_is_not_asked_again(
         wait_until(lambda: over(planner.pid), "its end")
 
 
+async def test_a_planner_that_is_closed_replaces_no_process(planner: PlanningProcess) -> None:
+    """A question that found the process ended, and was about to begin another, is refused."""
+    await planner.plan(intent(FABRIC), None)
+    kill(planner.pid)
+    wait_until(lambda: over(planner.pid), "its end")
+    asking = asyncio.create_task(planner.plan(intent(FABRIC, 2), None))
+    while planner.pid:  # noqa: ASYNC110 - until the process that ended is put away
+        await asyncio.sleep(0)
+    await planner.close()
+    with pytest.raises(PlannerLost):
+        await asking
+    assert planner.pid == 0
+
+
 async def test_who_goes_away_leaves_the_pipe_in_order(planner: PlanningProcess) -> None:
     """After a caller is cancelled while it waits, the same process answers the next question."""
     first = (await planner.plan(intent(FABRIC), None)).planned

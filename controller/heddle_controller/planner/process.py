@@ -239,10 +239,10 @@ class PlanningProcess:
         Raises:
             PlannerLost: it was closed.
         """
-        if self._closed:
-            raise PlannerLost("was ended")
         if self._running is not None and self._running.process.poll() is not None:
             await self._end("had ended")
+        if self._closed:
+            raise PlannerLost("was ended")
         self.start()
         assert self._running is not None  # just started
         return self._running

@@ -25,6 +25,7 @@ import numpy as np
 from heddle_controller.model.arrays import NONE, Bools, Ints, distinct, starts
 from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_controller.model.flows import Flows
+from heddle_controller.model.kept import rows_by_id
 from heddle_controller.model.plan import Paths, Plan, arc_loads, join_paths, no_paths, utilization
 from heddle_controller.solve.assignment import Assignment, exported_paths, inner_paths
 from heddle_controller.solve.attempt import PlanningProblem
@@ -338,13 +339,7 @@ def rows_now(previous: Plan, fabric: Fabric, flows: Flows) -> Ints:
     ``NONE`` stands for a flow that is gone, or whose ends or number of QPs changed.
     """
     before = previous.flows
-    if before is flows:
-        return np.arange(len(flows), dtype=np.int64)
-    if flows.ids[: len(before)] == before.ids:  # new flows come last
-        rows = np.arange(len(before), dtype=np.int64)
-    else:
-        row = {flow: number for number, flow in enumerate(flows.ids)}
-        rows = np.array([row.get(flow, NONE) for flow in before.ids], dtype=np.int64)
+    rows = rows_by_id(before, flows)
     node_now = np.arange(fabric.node_count, dtype=np.int64)
     if previous.fabric.structure is not fabric.structure:
         index = fabric.structure.index

@@ -108,6 +108,12 @@ async def test_a_file_has_what_is_typed_again_and_again(
         shown = await run("--config", str(other), "job", "list")
         assert (shown.code, shown.lines[0][0]) == (0, "JOB"), shown.err
         assert (await run("show", "plan", HEDDLE_CONFIG=str(other))).code == 0
+        listed = await run("fabric", "list", HEDDLE_CONFIG=str(other))
+        assert (listed.code, listed.lines[1][0]) == (0, "f1"), listed.err
+        monkeypatch.setenv("HEDDLE_CONFIG", str(other))
+        shell = BashComplete(main, {}, "heddle", "_HEDDLE_COMPLETE")
+        found = shell.get_completions(["fabric"], "li")
+        assert [one.value for one in found] == ["link", "list"]
 
 
 @pytest.mark.parametrize(

@@ -20,12 +20,26 @@ from click.core import ParameterSource
 from heddle.client.calls import split_addresses
 from heddle.text import meant
 from heddle_controller.cli.client import Terms
-from heddle_controller.cli.failure import CommandGroup, Failure
+from heddle_controller.cli.failure import CommandGroup, Failure, LazyGroup
 from heddle_controller.cli.output import echo_json, echo_table, format_options
 
 _LARGEST = 1 << 20
 _FILE = "heddle.config"
 """Key of click's context under which the path of the file is kept."""
+
+
+class ConfiguredGroup(LazyGroup):
+    """The command with the global options, of which the file has defaults."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Forget the file's values once the options have them.
+
+        Commands below would look for defaults of their own by their names, and "fabric" is both an
+        option and a command.
+        """
+        rest = super().parse_args(ctx, args)
+        ctx.default_map = None
+        return rest
 
 
 def default_file() -> Path:

@@ -10,8 +10,8 @@ from heddle.client import Credentials
 from heddle.text import plain_numbers
 from heddle_controller.cli.client import Terms
 from heddle_controller.cli.completing import FABRICS, SERVER
-from heddle_controller.cli.config import take_config
-from heddle_controller.cli.failure import EXIT_CODES, Failure, LazyGroup
+from heddle_controller.cli.config import ConfiguredGroup, take_config
+from heddle_controller.cli.failure import EXIT_CODES, Failure
 from heddle_controller.cli.output import format_options
 
 _PEM = click.Path(path_type=Path, dir_okay=False)
@@ -36,7 +36,7 @@ COMMANDS = {
 
 
 @click.group(
-    cls=LazyGroup,
+    cls=ConfiguredGroup,
     package="heddle_controller.cli",
     modules=COMMANDS,
     epilog=EXIT_CODES,

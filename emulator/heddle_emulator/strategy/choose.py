@@ -133,8 +133,10 @@ def choose(name: str, fabric: Fabric, flows: Flows, seed: int) -> Choice:
         return Choice(whole(flows, _given(path, fabric, flows)))
     if name == TE:
         planned = te(fabric, flows, seed)
-        bound = planned.lower_bound if planned.routed == len(flows) else 0.0
-        return Choice(whole(flows, planned.paths), bound)
+        # Plans avoid drained links, other strategies do not: then their bound is no bound for all.
+        drained = bool((fabric.carries & ~fabric.plannable).any())
+        proven = planned.routed == len(flows) and not drained
+        return Choice(whole(flows, planned.paths), planned.lower_bound if proven else 0.0)
     found = strategy(name)
     sent = found.sent(flows)
     return Choice(whole(sent, walk(fabric, sent, found.choice(fabric, sent, seed)).paths()))

@@ -15,9 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from heddle_controller.model.arrays import NONE, Ints
+from heddle_controller.model.arrays import NONE, Bools, Ints, ranges
 from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_controller.model.flows import Flows
+from heddle_controller.model.graphs import joined_parts
 from heddle_controller.model.plan import phased_loads
 from heddle_emulator.strategy.carried import Outcome
 from heddle_emulator.strategy.choose import choose
@@ -25,7 +26,8 @@ from heddle_emulator.strategy.makespan import Sending
 
 
 def least_utilization(fabric: Fabric, flows: Flows) -> float:
-    """Return a lower bound on the worst utilisation of any way to carry all the flows."""
+    """Return a lower bound on the worst utilisation of any way to carry all flows with a path."""
+    flows = flows.take(np.flatnonzero(_connected(fabric, flows)))
     nodes = np.arange(fabric.node_count, dtype=np.int64)
     nic = fabric.structure.nodes.kind == NodeKind.NIC
     alone = np.where(nic, nodes, NONE)
@@ -34,6 +36,23 @@ def least_utilization(fabric: Fabric, flows: Flows) -> float:
         for group in (alone, _by_switch(fabric))
         for ends in ((flows.source, flows.destination), (flows.destination, flows.source))
     )
+
+
+def _connected(fabric: Fabric, flows: Flows) -> Bools:
+    """Return which flows have a path over live links. No path leads through a NIC."""
+    structure, count = fabric.structure, fabric.node_count
+    tail, head = structure.tail[fabric.carries], structure.head[fabric.carries]
+    nic = structure.nodes.kind == NodeKind.NIC
+    inner, up = ~nic[tail] & ~nic[head], nic[tail]
+    part = joined_parts(tail[inner], head[inner], count)
+    attached = np.unique(np.stack([tail[up], part[head[up]]]), axis=1)
+    begin = np.searchsorted(attached[0], flows.source)
+    end = np.searchsorted(attached[0], flows.source, side="right")
+    flow = np.repeat(np.arange(len(flows)), end - begin)
+    wanted = flows.destination[flow] * count + attached[1][ranges(begin, end)]
+    met = np.isin(wanted, attached[0] * count + attached[1])
+    result: Bools = np.bincount(flow[met], minlength=len(flows)) > 0
+    return result
 
 
 def _by_switch(fabric: Fabric) -> Ints:
@@ -74,7 +93,7 @@ class Comparison:
 
     outcomes: dict[str, Outcome]
     lower_bound: float
-    """No plan that carries all the flows by their whole QPs has a worst utilisation below this.
+    """No plan has a worst utilisation below this that carries all flows with a path by whole QPs.
 
     Strategies with more QPs, or without paths, may have: ``e-ecmp``, ``spray`` and ``ideal``.
     """

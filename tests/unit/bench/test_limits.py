@@ -12,7 +12,7 @@ from heddle_controller.model.plan import Paths
 from heddle_emulator.fluid.rates import path_rates
 from heddle_emulator.strategy import Outcome, ideal, spray, strategy, whole
 from heddle_emulator.strategy.compare import least_utilization
-from heddle_emulator.topology import clos, dragonfly, random_regular, three_tier
+from heddle_emulator.topology import clos, dragonfly, dual_tor, random_regular, three_tier
 from heddle_emulator.traffic import flows_between
 from tests.unit.bench.bench_flows import flows_of, without
 
@@ -199,6 +199,23 @@ def test_least_utilization_by_hand() -> None:
     outwards = flows_of(fabric, *((a, b, 400.0) for a, b in ends))
     inwards = flows_of(fabric, *((b, a, 400.0) for a, b in ends))
     assert least_utilization(fabric, outwards) == least_utilization(fabric, inwards) == 3.0
+
+
+def test_least_utilization_leaves_out_flows_without_a_path() -> None:
+    """Six flows to a leaf that is cut off cross nothing; a flow among the others remains.
+
+    A NIC on leaves of two separate planes joins neither of them to the other.
+    """
+    fabric = without(clos(leaves=3, spines=1, nics_per_leaf=6), ("l1", "s0"))
+    lost = [(f"l0-h0-n{i}", f"l1-h0-n{i}", 400.0) for i in range(6)]
+    assert least_utilization(fabric, flows_of(fabric, *lost)) == 0.0
+    stay = ("l0-h0-n0", "l2-h0-n0", 100.0)
+    assert least_utilization(fabric, flows_of(fabric, *lost, stay)) == 0.25
+    planes = dual_tor(pairs=2, spines=2, nics_per_pair=2, planes=2)
+    planes = without(planes, ("p0-h0-n0", "p0a"), ("p1-h0-n0", "p1b"))
+    apart = [("p0-h0-n0", "p1-h0-n0", 200.0), ("p0-h0-n1", "p1-h0-n1", 200.0)]
+    assert least_utilization(planes, flows_of(planes, apart[0])) == 0.0
+    assert least_utilization(planes, flows_of(planes, *apart)) == 0.5
 
 
 def test_least_utilization_is_below_what_any_strategy_comes_to() -> None:

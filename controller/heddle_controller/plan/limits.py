@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from heddle_controller.model.arrays import NONE, Bools, Floats, Ints, distinct
-from heddle_controller.model.fabric import NodeKind, Structure
+from heddle_controller.model.fabric import Fabric, NodeKind, Structure
 from heddle_controller.model.fair_rates import planned_rates
 from heddle_controller.model.plan import IDLE, Plan, exposed_paths, phased_loads, utilization
 
@@ -113,7 +113,8 @@ def unsplit_flows(plan: Plan) -> Ints:
     """Return flows with a single QP over an arc above line rate that is so for this reason, by row.
 
     Either the arc is above its tier's bound, which the plan may not reach because such flows cannot
-    be split, or one of them asks for more than the arc carries.
+    be split, or one of them asks for more than the arc carries and other links could take a part.
+    A NIC's only link has no such others.
     """
     structure = plan.fabric.structure
     bound = {tier.tier: tier.lower_bound for tier in plan.certificate.tiers}
@@ -122,7 +123,17 @@ def unsplit_flows(plan: Plan) -> Ints:
     over = whole_flows(plan, utilization(plan.fabric, plan.loads) > most)
     flow = plan.paths.flow[plan.paths.owner()]
     large = plan.flows.gbps[flow] > structure.capacity[plan.paths.arcs] * (1 + _ABOVE)
+    large &= ~_only_links(plan.fabric)[plan.paths.arcs]
     return np.union1d(over, flow[large & (plan.flows.qps[flow] == 1)])
+
+
+def _only_links(fabric: Fabric) -> Bools:
+    """Return which arcs lead over the only link of a NIC that plans may use, shape (arcs,)."""
+    structure = fabric.structure
+    links = np.bincount(structure.tail[fabric.plannable], minlength=fabric.node_count)
+    single = (structure.nodes.kind == NodeKind.NIC) & (links == 1)
+    result: Bools = single[structure.tail] | single[structure.head]
+    return result
 
 
 def whole_flows(plan: Plan, arcs: Bools) -> Ints:

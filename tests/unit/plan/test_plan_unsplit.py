@@ -13,16 +13,15 @@ from heddle_controller.solve import solve
 from heddle_emulator.topology import clos
 from heddle_emulator.traffic import flows_between
 
-FABRIC = clos(leaves=2, spines=1, nics_per_leaf=4)
 
-
-def plan_of(bound: float, *qps: int, gbps: float = 400.0) -> Plan:
+def plan_of(bound: float, *qps: int, gbps: float = 400.0, uplink_gbps: float = 400.0) -> Plan:
     """Return a plan of flows over a leaf's only uplink, with ``bound`` as its lower bound."""
-    nics = FABRIC.rows_of_kind(NodeKind.NIC)
-    some = flows_between(FABRIC, "permutation", seed=1, gbps=gbps).take(np.arange(len(qps)))
+    fabric = clos(leaves=2, spines=1, nics_per_leaf=4, uplink_gbps=uplink_gbps)
+    nics = fabric.rows_of_kind(NodeKind.NIC)
+    some = flows_between(fabric, "permutation", seed=1, gbps=gbps).take(np.arange(len(qps)))
     source, destination = nics[: len(qps)], nics[4 : 4 + len(qps)]
     flows = replace(some, source=source, destination=destination, qps=np.array(qps))
-    plan = solve(FABRIC, flows)
+    plan = solve(fabric, flows)
     tiers = tuple(replace(tier, lower_bound=bound) for tier in plan.certificate.tiers)
     return replace(plan, certificate=replace(plan.certificate, lower_bound=bound, tiers=tiers))
 
@@ -40,5 +39,9 @@ def test_links_at_their_bound_or_below_line_rate() -> None:
 
 
 def test_a_qp_that_asks_for_more_than_a_link_carries() -> None:
-    """It is named although the link is at its bound, which counts whole QPs."""
+    """It is named although the link is at its bound, which counts whole QPs.
+
+    It is not if just its NIC has too slow a link: no other link could take a part of it.
+    """
     assert unsplit_flows(plan_of(2.0, 1, 2, gbps=800.0)).tolist() == [0]
+    assert unsplit_flows(plan_of(2.0, 1, gbps=800.0, uplink_gbps=1600.0)).tolist() == []

@@ -235,6 +235,8 @@ async def test_odd_questions_are_refused_in_words(tmp_path: Path) -> None:
             (f"{of}/what-if", b'{"nonsense": 1}', 400),
             (f"{of}/what-if", b'{"x": "' + b"y" * (2 << 20) + b'"}', 400),
             (f"{of}/what-if", b'{"switches": [{"node": "none", "admin_state": 2}]}', 400),
+            (f"{of}/what-if", b'{"down": 1}', 400),
+            (f"{of}/what-if", b'{"down": "' + b"," * 1_000_000 + b'"}', 400),
             ("/api/login", b'{"token": 1}', 400),
         ]
         for path, data, status in asked:

@@ -113,7 +113,7 @@ HANGING = """{
 } 0"""
 """Lets no request end, as on a dead connection, counts the streams that are opened, and sets the
 clock forward by ``slept`` milliseconds."""
-MARKUP = '<img src=x onerror="document.title=1">'
+MARKUP = '<img src=x onerror="document.title=1,1">'
 pytestmark = pytest.mark.asyncio(loop_scope="module")  # they share a browser
 
 
@@ -576,7 +576,10 @@ async def test_paths_name_the_parallel_link_that_they_take(
 
 
 async def test_names_with_markup_are_names(controller: Controller, page: Page) -> None:
-    """Ids that look like elements are shown as text on every view that has them."""
+    """Ids that look like elements are shown as text on every view that has them.
+
+    The form for what-if takes the links that it offers, although their ids have commas.
+    """
     nodes: list[dict[str, object]] = [{"id": "s0", "kind": "spine"}]
     nodes += [{"id": f"{MARKUP}{leaf}", "kind": "leaf"} for leaf in range(2)]
     nodes += [{"id": f"<b>h{n}</b>", "kind": "nic", "host": f"h{n}"} for n in range(2)]
@@ -600,6 +603,15 @@ async def test_names_with_markup_are_names(controller: Controller, page: Page) -
         await page.click("tbody a")
         await page.until("document.querySelector('#reasons')")
         assert await page.does("document.querySelectorAll('main img, main b').length") == 0
+        await given.open("/what-if")
+        await page.until("document.querySelector('#named')")
+        await page.does(OFFER % ('"link"', '""'))
+        offered = "document.querySelector('#names option')"
+        await page.until(offered)
+        await page.does(f"document.querySelector('#named').value = {offered}.value")
+        assert MARKUP in await page.does("document.querySelector('#named').value")
+        await page.click("button")
+        await page.until("document.querySelector('#answer tbody')")
         assert page.console == []
 
 

@@ -153,18 +153,15 @@ def _looked_up(client: Terms, texts: Sequence[str]) -> dict[str, Named]:
     """Return what texts name in the stored fabric; those that name nothing there are left out."""
     if not texts:
         return {}
+    from heddle_controller.serve.codec import common  # noqa: PLC0415 - slow to import
     from heddle_controller.serve.codec import fabric as codec  # noqa: PLC0415 - slow to import
 
     request = fabric_pb2.GetFabricRequest(name=client.fabric)
     fabric = codec.fabric_from_pb(client.api.fabrics.GetFabric(request))
-    ids, links = fabric.structure.nodes.ids, fabric.structure.links
     found: dict[str, Named] = {text: text for text in texts if text in fabric.structure.index}
     for text in texts:
-        rows = fabric.links_named(text)
-        if rows and text not in found:
-            key = str(links.key[rows[0]]) if len(rows) == 1 else ""
-            a, b = ids[links.a[rows[0]]], ids[links.b[rows[0]]]
-            found[text] = common_pb2.LinkRef(source=a, target=b, key=key)
+        if text not in found and (link := common.link_named(fabric, text)) is not None:
+            found[text] = link
     return found
 
 

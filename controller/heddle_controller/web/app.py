@@ -28,13 +28,13 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from heddle.v1 import audit_pb2, doctor_pb2, fabric_pb2, placement_pb2, plan_pb2
+from heddle.v1 import audit_pb2, common_pb2, doctor_pb2, fabric_pb2, placement_pb2, plan_pb2
 from heddle_controller.model.arrays import NONE, Ints, distinct
 from heddle_controller.model.errors import refuse
 from heddle_controller.model.fabric import Fabric, NodeKind, State
 from heddle_controller.serve import errors
 from heddle_controller.serve.api import Api
-from heddle_controller.serve.codec import names
+from heddle_controller.serve.codec import common, names
 from heddle_controller.serve.interceptors.around import DENIED, DeniedLog, status_of
 from heddle_controller.serve.interceptors.auth import CHANGED
 from heddle_controller.serve.rates import Rates
@@ -59,6 +59,8 @@ MOST_BODY = 1 << 20
 """Most bytes of a request's body."""
 MOST_LOGIN = 4096
 """Most bytes of the body of a login, whose sender is not known yet."""
+MOST_NAME = 4096
+"""Most characters of a link's name. Looking up one with many commas takes long."""
 UNARY_SECONDS = 60.0
 """Most seconds that an answer may take."""
 SLOWEST_TOLD = 50
@@ -448,13 +450,28 @@ class Pages:
         return _json({"changes": records})
 
     async def _what_if(self, request: Request) -> Response:
-        """Answer a what-if question as the API does; the fabric's name comes from the URL."""
-        given = await _body(request)
+        """Answer a what-if question as the API does; the fabric's name comes from the URL.
+
+        Besides the fields of the API, ``down`` names a link as people write it: ``A,B,KEY``.
+        """
+        given, fabric = await _body(request), _fabric(request)
+        down = given.pop("down", None)
         try:
             asked = ParseDict(given, plan_pb2.WhatIfRequest())
         except ParseError as error:
             raise refuse("request", "", f"is no WhatIfRequest in JSON: {error}") from None
-        asked.fabric = names.fabric_name(_fabric(request))
+        if down is not None:
+            if not isinstance(down, str) or len(down) > MOST_NAME:
+                reason = f"give the name of a link, of at most {MOST_NAME:,} characters"
+                raise refuse("request", "down", reason)
+            stored = (await self._api.store.get_fabric(fabric)).fabric
+            link = await asyncio.to_thread(common.link_named, stored, down)
+            if link is None:
+                cure = "write A,B or A,B,KEY with the ids of its ends"
+                reason = f"{down[:160]!r} is no link of the fabric: {cure}"
+                raise refuse("request", "down", reason)
+            asked.links.add(link=link, admin_state=common_pb2.STATE_DOWN)
+        asked.fabric = names.fabric_name(fabric)
         return _message(await self._api.plan.WhatIf(asked, _NO_CONTEXT))
 
     async def _stream(self, request: Request) -> Response:

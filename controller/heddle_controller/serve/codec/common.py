@@ -74,6 +74,19 @@ def asked_link(link: pb.LinkRef) -> LinkName:
     return LinkName(link.source, link.target, link.key)
 
 
+def link_named(fabric: Fabric, text: str) -> pb.LinkRef | None:
+    """Return the link that ``A,B`` or ``A,B,KEY`` names in a fabric, whose ids may have commas.
+
+    It has no key if the text does not say which of several links it means. None if there is none.
+    """
+    rows = fabric.links_named(text)
+    if not rows:
+        return None
+    ids, links = fabric.structure.nodes.ids, fabric.structure.links
+    key = str(links.key[rows[0]]) if len(rows) == 1 else ""
+    return pb.LinkRef(source=ids[links.a[rows[0]]], target=ids[links.b[rows[0]]], key=key)
+
+
 def find_link(fabric: Fabric, link: pb.LinkRef, field: str) -> int:
     """Return the row of a named link; the key may be empty if there is one link between its ends.
 

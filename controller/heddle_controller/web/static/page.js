@@ -507,9 +507,9 @@ function whatIfView(fabric) {
   named.addEventListener("input", offer);
   say();
   const supposed = () => {
-    const wanted = named.value.trim(), [source, target = "", key = ""] = wanted.split(",");
+    const wanted = named.value.trim();
     return {
-      link: {links: [{link: {source, target, key}, admin_state: "STATE_DOWN"}]},
+      link: {down: wanted},
       switch: {switches: [{node: wanted, admin_state: "STATE_DRAINED"}]},
       job: {deleted_jobs: [wanted]},
     }[kind.value];

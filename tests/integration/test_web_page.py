@@ -190,6 +190,8 @@ def still(shared: World, page: Page) -> World:
 async def test_from_a_slow_job_to_the_guilty_link(still: World) -> None:
     """Clicks lead from the jobs to the link that slows one, to its flows, and to their reasons.
 
+    The link of a NIC leads to its switch.
+
     Four NICs of a leaf share two links to the spines, so no flow can have all that it wants.
     """
     page = still.page
@@ -214,6 +216,10 @@ async def test_from_a_slow_job_to_the_guilty_link(still: World) -> None:
     await page.until("document.querySelector('#reasons li')")
     hops = await page.does("[...document.querySelectorAll('tbody tr')].map((row) => row.innerText)")
     assert any(all(end in hop for end in ends) for hop in hops), (ends, hops)
+    await still.open("/link?source=l0&target=l0-h0-n0&key=0")
+    await page.until("document.querySelector('main a[href^=\"/fabrics/f1/switch?\"]')")
+    leads = "[...document.querySelectorAll('main a[href*=\"/switch?\"]')].map((one) => one.text)"
+    assert await page.does(leads) == ["l0"]
     assert page.console == []
 
 

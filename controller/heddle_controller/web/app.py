@@ -655,9 +655,12 @@ def _link_json(
     arcs = (2 * row, 2 * row + 1)
     measured = plan.measured(rates)
     forth, back = (float(measured.utilization[arc]) if measured.flows else None for arc in arcs)
+    nodes, links = fabric.structure.nodes, fabric.structure.links
+    ends = (int(links.a[row]), int(links.b[row]))
     return {
         **link_view(fabric.structure, row),
-        "gbps": float(fabric.structure.links.gbps[row]),
+        "nics": [nodes.ids[node] for node in ends if nodes.kind[node] == NodeKind.NIC],
+        "gbps": float(links.gbps[row]),
         "state": _state(fabric, row, down),
         "forth": {**_direction(plan, arcs[0]), "measured": forth},
         "back": {**_direction(plan, arcs[1]), "measured": back},

@@ -375,7 +375,8 @@ function asked(title, fetchIt, show) {
 }
 
 function switchView(fabric, values) {
-  return asked(`Switch ${values.get("id")}`, () => api(fabric, "switch", {id: values.get("id")}), (told) => [
+  const id = values.get("id") || "";
+  return asked(`Switch ${id}`, () => api(fabric, "switch", {id}), (told) => [
     facts([["Kind", told.kind], ["Zone", told.zone || "–"], ["State", told.state],
       ["Agent", told.agent ? `has a session (${told.agent.version || "version not told"})` : told.aside || "no session here"],
       ["Holds plan", told.holds === undefined ? "–" : `${told.holds} of ${told.generation}`]]),
@@ -394,7 +395,7 @@ function linkView(fabric, values) {
   return asked(`Link ${linkName(given)}`, () => api(fabric, "link", given), (told) => [
     facts([["State", told.state], ["Speed", gbps(told.gbps)], ["Agents say", told.condition || "nothing wrong"],
       [`${told.source} → ${told.target}`, percent(told.forth.utilization)], [`${told.target} → ${told.source}`, percent(told.back.utilization)]]),
-    h("p", {}, "Ends: ", switchOrNic(fabric, told.source), ", ", switchOrNic(fabric, told.target)),
+    h("p", {}, "Switches: ", [told.source, told.target].filter((end) => !told.nics.includes(end)).map((end, place) => [place ? ", " : "", switchTo(fabric, end)])),
     ...[["forth", told.source, told.target], ["back", told.target, told.source]].map(([way, from, end]) => [
       h("h2", {}, `${from} → ${end}`),
       h("p", {}, `${many(told[way].flow_count, "flow", "flows")}, ${gbps(told[way].load)} of ${gbps(told.gbps)}${told[way].measured === null ? "" : `, measured ${percent(told[way].measured)}`}; jobs: `, told[way].jobs.length ? told[way].jobs.map((job, place) => [place ? ", " : "", jobTo(fabric, job)]) : "none"),
@@ -402,7 +403,6 @@ function linkView(fabric, values) {
     ]),
   ]);
 }
-const switchOrNic = (fabric, id) => switchTo(fabric, id);
 
 function jobsView(fabric, values) {
   return asked("Jobs", () => api(fabric, "jobs", {page: values.get("page") || ""}), (told) => [

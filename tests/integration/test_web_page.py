@@ -226,10 +226,11 @@ async def test_from_a_slow_job_to_the_guilty_link(still: World) -> None:
 async def test_the_heat_map_is_worked_by_keys_and_said_in_words(still: World) -> None:
     """Arrow keys move over cells, each is told in words, and Enter opens its link.
 
-    A table has the cells as well.
+    The cell at the cursor is in the window, wherever that was scrolled to. A table has the cells as
+    well.
     """
     page = still.page
-    await page.window(390, 800, dark=True)
+    await page.window(390, 400, dark=True)
     await still.open("/map")
     await page.until("document.querySelector('[data-painted]')")
     assert await page.does("document.body.scrollWidth <= innerWidth")
@@ -240,6 +241,12 @@ async def test_the_heat_map_is_worked_by_keys_and_said_in_words(still: World) ->
     told = await page.does("document.querySelector('#cell').textContent")
     assert told.startswith("l1 × s1: "), told
     assert "200.0 % full" in told
+    await page.does("scrollTo(0, document.body.scrollHeight)")
+    top = "document.querySelector('figure canvas').getBoundingClientRect().top"
+    assert await page.does(top) < 0
+    await page.key("ArrowUp")
+    await page.key("ArrowDown")
+    assert 0 <= 10 + await page.does(top) < 380
     painted = await page.does(
         "[...document.querySelector('figure canvas')"
         ".getContext('2d').getImageData(2, 2, 1, 1).data]"

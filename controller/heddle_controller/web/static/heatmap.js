@@ -71,6 +71,9 @@ export class Heatmap {
     this.marks = {down: new Set(), drained: new Set()};
     this.way = "both";
     this.cursor = null;
+    this.frame = document.createElement("div"); // around the cell at the cursor: to draw all cells again for each step takes too long
+    this.frame.className = "cursor";
+    this.frame.hidden = true;
     const {rows, columns} = grid;
     this.side = Math.max(CELL[0], Math.min(CELL[1], Math.floor(TALLEST / rows.length), Math.floor(TALLEST / columns.length)));
     this.canvas = document.createElement("canvas");
@@ -129,12 +132,6 @@ export class Heatmap {
       pen.lineTo(x + side - gap, y + side - gap);
       pen.stroke();
     }
-    if (this.cursor) {
-      pen.strokeStyle = ink;
-      pen.lineWidth = 2;
-      pen.strokeRect(this.cursor[1] * side - 1, this.cursor[0] * side - 1, side + 1, side + 1);
-      pen.lineWidth = 1;
-    }
   }
 
   point(event) {
@@ -146,7 +143,10 @@ export class Heatmap {
   move(row, column) {
     if (this.cursor && this.cursor[0] === row && this.cursor[1] === column) return;
     this.cursor = [row, column];
-    this.draw();
+    const {offsetLeft: left, offsetTop: top} = this.canvas, {style} = this.frame;
+    [style.left, style.top] = [`${left + column * this.side - 2}px`, `${top + row * this.side - 2}px`];
+    style.width = style.height = `${this.side + 3}px`;
+    this.frame.hidden = false;
     this.tell(this.grid, row, column, this.cell());
   }
 
@@ -166,5 +166,6 @@ export class Heatmap {
     event.preventDefault();
     const [row, column] = this.cursor || [0, 0], {rows, columns} = this.grid;
     this.move(Math.max(0, Math.min(rows.length - 1, row + step[0])), Math.max(0, Math.min(columns.length - 1, column + step[1])));
+    this.frame.scrollIntoView({block: "nearest", inline: "nearest"}); // maps are taller than windows
   }
 }

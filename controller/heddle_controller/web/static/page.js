@@ -328,7 +328,7 @@ function mapView(fabric) {
       if (shape !== structure) {
         structure = shape;
         maps = grids(structure).map((grid) => new Heatmap(grid, words, open));
-        panels.replaceChildren(...maps.map((map) => h("figure", {}, h("figcaption", {}, map.grid.title), map.canvas)));
+        panels.replaceChildren(...maps.map((map) => h("figure", {}, h("figcaption", {}, map.grid.title), map.canvas, map.frame)));
       }
       [loads, measured] = [filled, sent];
       paint();

@@ -690,8 +690,12 @@ async def test_the_page_comes_back_with_the_controller(tmp_path: Path, page: Pag
     assert await page.does("document.querySelector('[role=status]').textContent") == "Not live"
     assert await page.does("document.querySelector('#verdict') !== null")
     await page.does("window.same = true")
+    await page.click("nav a[href='/fabrics/f1/jobs']")
+    jobs = "document.querySelector('main [role=alert], main .note')?.textContent"
+    await page.until(f"{jobs} === 'the controller does not answer'")
     async with Controller(tmp_path, *options) as controller:
         await page.until("document.querySelector('#live').textContent === 'Live'")
+        await page.until(f"{jobs} === 'Jobs by name: None.'")
         assert await page.does("window.same")
         await page.does(HANGING)
         await page.click("nav a[href='/fabrics/f1/jobs']")

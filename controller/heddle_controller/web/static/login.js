@@ -14,7 +14,7 @@ form.addEventListener("submit", async (event) => {
     method: "POST",
     headers: {"content-type": "application/json"},
     body: JSON.stringify({token}),
-  });
-  if (answer.ok) location.reload();
-  else why.textContent = (await answer.json()).message;
+  }).catch(() => null);
+  if (answer?.ok) location.reload();
+  else why.textContent = answer ? (await answer.json()).message : "the controller does not answer";
 });

@@ -47,11 +47,10 @@ class Refused extends Error {
 let asking = new AbortController(); // ends the requests that wait on connections that are given up
 
 async function ask(path, given) {
-  const answer = await fetch(path, {...given, signal: asking.signal});
-  const told = await answer.json();
+  const answer = await fetch(path, {...given, signal: asking.signal}).catch(() => { throw new Error("the controller does not answer"); });
   if (answer.status === 401) location.reload();
-  if (!answer.ok) throw new Refused(answer.status, told);
-  return told;
+  if (!answer.ok) throw new Refused(answer.status, await answer.json().catch(() => ({}))); // a proxy answers in HTML
+  return answer.json();
 }
 
 // Whether to ask again: the network or the controller failed, and did not refuse what was asked.

@@ -304,11 +304,25 @@ FAIL_ONCE = """{
 }"""
 
 
+TWO_PAGES = """{
+  const real = window.fetch;
+  window.fetch = async (path, given) => {
+    const answer = await real(path.replace("page=2", ""), given);
+    if (!path.includes("/jobs?")) return answer;
+    const told = await answer.json();
+    if (!path.includes("page=2")) Object.assign(told, {jobs: [], next_page_token: "2"});
+    return new Response(JSON.stringify(told), {status: answer.status});
+  };
+} 0"""
+"""Moves all jobs of an answer to a second page."""
+
+
 async def test_what_if_is_asked_by_a_form_and_changes_nothing(still: World) -> None:
     """The form's answer has the worst link as it would be; the plan and the links stay.
 
     It counts all flows that would move, also those that are not named. A wrong name gives an alert.
-    The form offers the names that contain what is typed, as they are when the field gets the focus.
+    The form offers the names that contain what is typed, as they are when the field gets the focus,
+    from all pages of a list.
     """
     page = still.page
     async with still.client() as client:
@@ -324,6 +338,9 @@ async def test_what_if_is_asked_by_a_form_and_changes_nothing(still: World) -> N
     for kind, typed, names in (("switch", "s", "s0 s1"), ("link", "l1,", "l1,s0,0 l1,s1,0")):
         await page.does(OFFER % (json.dumps(kind), json.dumps(typed)))
         await page.until(f"{offered} === {json.dumps(names)}")
+    await page.does(TWO_PAGES)
+    await page.does(OFFER % ('"job"', '"s"'))
+    await page.until(f"{offered} === 'slow'")
     await page.does(OFFER % ('"link"', '"l0,s0"'))
     await page.click("button")
     await page.until("document.querySelector('#answer tbody')")

@@ -58,6 +58,17 @@ const mayPass = (error) => !(error instanceof Refused) || error.status === 429 |
 
 const api = (fabric, what, values = {}) => ask(`/api/fabrics/${encodeURIComponent(fabric)}/${what}?${query(values)}`);
 
+// All records of a list that is answered in pages.
+async function all(kind, list) {
+  const found = [];
+  for (let page = null; page !== ""; ) {
+    const told = await list(page || "");
+    found.push(...told[kind]);
+    page = told.next_page_token;
+  }
+  return found;
+}
+
 // Replaces the content of an element; null and undefined children are left out. A link or a table
 // keeps the focus, and tables stay where they were scrolled to.
 function fill(element, ...children) {
@@ -86,6 +97,7 @@ const facts = (pairs) => h("dl", {class: "facts"}, pairs.map(([name, value]) => 
 const linkName = (link) => [link.source, link.target, ...(link.key ? [link.key] : [])].join(",");
 const wayOf = (path) => path.nodes.map((node, place) => (place && !["", "0"].includes(path.keys[place - 1]) ? `[${path.keys[place - 1]}]${node}` : node)).join(" → ");
 const linkTo = (fabric, link) => (link ? to(at(fabric, "link", {source: link.source, target: link.target, key: link.key}), linkName(link)) : "–");
+const lastPart = (record) => record.name.split("/").pop();
 const flowTo = (fabric, flow) => to(at(fabric, "flow", {id: flow}), flow);
 const jobTo = (fabric, job) => (job ? to(at(fabric, "job", {id: job}), job) : "none");
 const switchTo = (fabric, id) => to(at(fabric, "switch", {id}), id);
@@ -406,7 +418,7 @@ function linkView(fabric, values) {
 function jobsView(fabric, values) {
   return asked("Jobs", () => api(fabric, "jobs", {page: values.get("page") || ""}), (told) => [
     table("Jobs by name", ["Job", "State", "#Flows", "#Without path", "Why"],
-      told.jobs.map((job) => { const id = job.name.split("/").pop(); return [jobTo(fabric, id), job.state.replace("JOB_STATE_", "").toLowerCase(), `${job.flow_count}`, `${job.unrouted_count}`, job.reason || "–"]; })),
+      told.jobs.map((job) => { const id = lastPart(job); return [jobTo(fabric, id), job.state.replace("JOB_STATE_", "").toLowerCase(), `${job.flow_count}`, `${job.unrouted_count}`, job.reason || "–"]; })),
     told.next_page_token ? h("p", {}, to(at(fabric, "jobs", {page: told.next_page_token}), "Next page")) : null,
   ]);
 }
@@ -491,14 +503,14 @@ function whatIfView(fabric) {
   let known = [];
   const answer = h("div", {id: "answer", role: "status"});
   const say = () => { label.textContent = {link: "Link, as A,B or A,B,KEY", switch: "Switch", job: "Job"}[kind.value]; };
-  const all = {
+  const names_of = {
     link: async () => { const {switch: {id}, link: {a, b, key}} = await api(fabric, "structure"); return a.map((end, link) => linkName({source: id[end], target: id[b[link]], key: key[link]})); },
     switch: async () => (await api(fabric, "structure")).switch.id,
-    job: async () => (await api(fabric, "jobs", {page: ""})).jobs.map((job) => job.name.split("/").pop()),
+    job: async () => (await all("jobs", (page) => api(fabric, "jobs", {page}))).map(lastPart),
   };
   const offer = () => { const text = named.value.trim(); names.replaceChildren(...known.filter((name) => name.includes(text)).slice(0, MOST_NAMES).map((value) => h("option", {value}))); };
   const fetchNames = async () => {
-    const of = kind.value, some = await all[of]().catch(() => null);
+    const of = kind.value, some = await names_of[of]().catch(() => null);
     if (some && of === kind.value) { known = some; offer(); }
   };
   kind.addEventListener("change", () => { say(); known = []; offer(); fetchNames(); });
@@ -535,10 +547,10 @@ function whatIfView(fabric) {
 }
 
 function fabricsView() {
-  const view = asked("Fabrics", () => ask("/api/fabrics"), (told) => {
-    const names = told.fabrics.map((fabric) => fabric.name.split("/").pop());
+  const view = asked("Fabrics", () => all("fabrics", (page) => ask(`/api/fabrics?${query({page})}`)), (fabrics) => {
+    const names = fabrics.map(lastPart);
     if (names.length === 1) go(at(names[0]), true);
-    return [table("By name", ["Fabric", "Title"], told.fabrics.map((fabric, place) => [to(at(names[place]), names[place]), fabric.title || "–"]), "import one with heddle fabric import.")];
+    return [table("By name", ["Fabric", "Title"], fabrics.map((fabric, place) => [to(at(names[place]), names[place]), fabric.title || "–"]), "import one with heddle fabric import.")];
   });
   return {...view, update: null};
 }

@@ -197,7 +197,8 @@ def _core_group(rows: list[HostRow], origin: str) -> str:
         other = next(row for row in rows if row.core != rows[0].core)
         reason = (
             f"core {other.core!r}, but hosts above are under {rows[0].core!r}, and nothing joins "
-            "the two; keep one of them, or map no core column to join all spines"
+            "the two; keep one of them, or join all spines: leave out the layer of cores (in a "
+            "CSV: map no column for it)"
         )
         raise refuse(origin, other.where, reason)
     several = len({row.spine for row in rows}) > 1

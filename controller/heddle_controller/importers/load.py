@@ -80,7 +80,7 @@ def _form(path: Path) -> str:
     """Return the form that the first bytes show. "auto" means a form in JSON."""
     with open_content(path, MOST_BYTES_OF_FABRIC) as file:
         head = file.read(_PEEK).removeprefix(b"\xef\xbb\xbf").lstrip()
-    if head[:1] in (b"{", b""):
+    if head[:1] in (b"{", b"[", b""):
         return "auto"
     lines = head.decode("utf-8", "replace").splitlines()
     if any(line.startswith(MARKS) for line in lines[:8]):

@@ -317,6 +317,11 @@ BOMB = "name: x\na: &a [1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(
             ),
             "has 2 network_layers, others above 1; give all as many",
         ),
+        (
+            json.dumps({"instances": [{"id": c, "network_layers": ["a", "b", c]} for c in "xy"]}),
+            "nothing joins the two; keep one of them, or join all spines: leave out the layer",
+        ),
+        ('[{"h1": {"lldp": {}}}]', "not a JSON object; it must start with '{'"),
         ('{"lldp": {"interface": []}}', "is what one machine sees, without its name; put all"),
         ('{"h1": {"lldp": {"interface": []}}}', "tells of no cable between two machines"),
         ('{"h1": {"lldp": 3}}', "h1: is {'lldp': 3}; give what lldpctl -f json prints there"),

@@ -69,7 +69,6 @@ MOST_ROUTES = 200
 """Most routes, and most moved flows, in an answer."""
 LAST_CHANGES = 200
 """Records of the audit trail that are searched for changes of a fabric."""
-"""Bytes below which compressing an answer is not worth it."""
 STATUS = {
     grpc.StatusCode.INVALID_ARGUMENT: 400,
     grpc.StatusCode.UNAUTHENTICATED: 401,

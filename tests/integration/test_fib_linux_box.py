@@ -10,6 +10,7 @@ from heddle_agent.conformance import ADDRESSES
 from heddle_agent.fib import Batch, Choice, Count, Group, Match, Nic, Packet, Steering
 from heddle_agent.fib.linux import Cable, LinuxFib, clean_kernel
 from heddle_agent.table import Forwarding, Mode
+from heddle_agent.table.groups import key_of
 from tests.support import fib_linux
 from tests.support.agent_worlds import ROCE, SPINES, SWITCH, entry, far, push, take, uplink
 from tests.support.fib_linux import CABLES, LinuxBench, World
@@ -187,6 +188,57 @@ def test_what_others_remove_comes_back(bench: LinuxBench, words: tuple[str, ...]
     bench.links(frozenset(), {moved: Choice.PRIMARY})
     assert bench.where(packet(1)) == SPINES[2]
     assert bench.fib.read_back().keys() == {pair(0), pair(1)}
+
+
+@pytest.mark.parametrize("removal", ["delete table", "flush map pairs", "flush map ways"])
+def test_what_others_remove_just_before_a_batch_or_a_repair_comes_back(
+    bench: LinuxBench, removal: str
+) -> None:
+    """A batch or a repair that comes before the refresh does not hide what others removed."""
+    first, second = Group(SPINES[0], SPINES[1]), Group(SPINES[2], SPINES[3], (far(2),))
+    program(bench, {pair(0): first, pair(1): second})
+    kind, what, *name = removal.split()
+    removing = ("nft", kind, what, "inet", "heddle", *name)
+    bench.world.switch.run(*removing)
+    program(bench, {pair(2): first})
+    bench.fib.refresh()
+    assert [bench.where(packet(n)) for n in range(3)] == [SPINES[0], SPINES[2], SPINES[0]]
+    bench.world.switch.run(*removing)
+    bench.links(frozenset({far(2)}), {second: Choice.BACKUP})
+    bench.fib.refresh()
+    assert [bench.where(packet(n)) for n in range(3)] == [SPINES[0], SPINES[3], SPINES[0]]
+    assert bench.fib.read_back().keys() == {pair(0), pair(1), pair(2)}
+
+
+def test_notes_that_others_remove_come_back(bench: LinuxBench) -> None:
+    """The next agent finds entries by their names, also if they are put back in pieces."""
+    assert isinstance(bench.fib, LinuxFib)
+    bench.fib.piece = 1
+    groups = {pair(n, port): Group(SPINES[n]) for n in range(4) for port in (0, 7)}
+    groups[pair(0, 7)] = Group(SPINES[0], SPINES[1], (far(0),))
+    program(bench, groups)
+    for removal in ("flush set inet heddle notes", "flush map inet heddle pairs"):
+        bench.world.switch.run("nft", removal)
+        bench.fib.refresh()
+    bench.fib.close()
+    bench.fib = LinuxFib(SWITCH, CABLES, opener=bench.world.switch.netlink)
+    found = bench.fib.read_back()
+    assert {match: key_of(group) for match, group in found.items()} == {
+        match: key_of(group) for match, group in groups.items()
+    }
+
+
+def test_what_cannot_be_put_back_yet_is_put_back_later(bench: LinuxBench) -> None:
+    """Entries over an interface that is gone come back with it; those deleted meanwhile do not."""
+    program(bench, {pair(n): Group(SPINES[0]) for n in range(2)})
+    bench.world.switch.ip("link set up0 name away")
+    bench.world.switch.run("nft", "delete table inet heddle")
+    bench.fib.refresh()
+    program(bench, {}, pair(1))
+    bench.world.switch.ip("link set away name up0")
+    bench.fib.refresh()
+    assert bench.fib.read_back().keys() == {pair(0)}
+    assert bench.where(packet(0)) == SPINES[0]
 
 
 def test_orders_outlive_the_table(bench: LinuxBench) -> None:

@@ -6,7 +6,7 @@ import errno
 import os
 import socket
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -16,7 +16,7 @@ from heddle_agent.fib.linux import Cable, LinuxFib, UnavailableError, clean_kern
 from heddle_agent.fib.linux.nft import NEW_SET, Transaction
 from heddle_agent.netlink import big, nest
 from tests.support import fib_linux
-from tests.support.agent_worlds import SPINES, SWITCH
+from tests.support.agent_worlds import SPINES, SWITCH, far, uplink
 from tests.support.fib_linux import CABLES, LinuxBench, World
 
 GOOD, BAD = ("nic0", "far0", 0, 0), ("nic0", "far1", 0, 0)
@@ -136,6 +136,62 @@ def test_a_nic_without_an_address_of_its_own_fails_alone(
         assert (failure.match, failure.reason) == (BAD, Reason.UNSUPPORTED_MATCH)
         assert said in failure.message
         assert bench.where(Packet("nic0", "far0", 1)) == SPINES[1]
+
+
+def test_a_nic_cannot_take_the_address_of_one_that_the_batch_uses(bench: LinuxBench) -> None:
+    """If two NICs have one address, the one that had it first keeps it, even without an entry."""
+    known = {**ADDRESSES, "far1": ADDRESSES["far0"]}
+    assert not bench.fib.apply(Batch({GOOD: Group(SPINES[1])}, addresses=known))
+    assert not bench.fib.apply(Batch(deletes=[GOOD]))
+    sets: dict[Match, Group] = {BAD: Group(SPINES[2]), GOOD: Group(SPINES[1])}
+    (failure,) = bench.fib.apply(Batch(sets, addresses=known))
+    assert (failure.match, failure.reason) == (BAD, Reason.UNSUPPORTED_MATCH)
+    assert bench.where(Packet("nic0", "far0", 1)) == SPINES[1]
+
+
+class Unsteady:
+    """A netlink socket that fails while it is told to."""
+
+    failing = False
+
+    def __init__(self, inner: socket.socket) -> None:
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def sendmsg(self, parts: Any) -> int:
+        """Send, or fail as the kernel does if it has no memory."""
+        if self.failing:
+            raise OSError(errno.ENOBUFS, os.strerror(errno.ENOBUFS))
+        return self._inner.sendmsg(parts)
+
+
+def test_what_the_kernel_failed_to_do_is_done_once_it_works_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Batches that fail leave no wrong belief, and repairs that fail are made up for."""
+    bench = LinuxBench(world)
+    bench.fib.close()
+    bench.fib = LinuxFib(
+        SWITCH, CABLES, opener=lambda protocol: cast(Any, Unsteady(world.switch.netlink(protocol)))
+    )
+    group, other = Group(SPINES[0], SPINES[2], (far(0),)), Group(SPINES[1], SPINES[2])
+    assert not bench.fib.apply(Batch({GOOD: group}, addresses=ADDRESSES))
+    batch = Batch({GOOD: other}, addresses=ADDRESSES)
+    monkeypatch.setattr(Unsteady, "failing", True)
+    assert len(bench.fib.apply(batch)) == 1
+    bench.fib.steer(Steering({group: Choice.BACKUP}, frozenset({far(0), uplink(1)})))
+    bench.fib.refresh()
+    assert bench.where(Packet("nic0", "far0", 1)) == SPINES[0]
+    monkeypatch.setattr(Unsteady, "failing", False)
+    bench.fib.refresh()
+    assert bench.where(Packet("nic0", "far0", 1)) == SPINES[2]
+    assert not bench.fib.apply(batch)
+    assert bench.where(Packet("nic0", "far0", 1)) == SPINES[2]
+    bench.fib.steer(Steering({}, frozenset()))
+    assert bench.where(Packet("nic0", "far0", 1)) == SPINES[1]
+    bench.fib.close()
 
 
 @pytest.mark.parametrize("piece", [1, 3, LinuxFib.piece])

@@ -87,6 +87,7 @@ _WITHDRAWN = {1: "withdrawn"}
 _MOST_STAGED = 1000  # group numbers that one short transaction can flip
 _FULL = {errno.ENFILE, errno.ENOSPC, errno.ENOMEM}
 _CURED_BY_READING = {errno.ENOENT, errno.EEXIST, errno.EBUSY}
+_UNREAD = -1  # no generation of the kernel: what it holds has to be read again
 
 
 class LinuxFib:
@@ -116,8 +117,13 @@ class LinuxFib:
         self._detours = Detours(self._kernel.routes)
         self._lost: frozenset[Link] = frozenset()
         self._down: frozenset[OwnLink] = frozenset()  # the lost links of this switch
+        self._due: dict[Group, Choice] = {}  # choices that are not in the kernel yet
         self._rules: set[schema.Shape] = set()
-        self._generation = 0
+        self._generation = _UNREAD
+        self._unrestored: dict[Match, Group] = {}
+        """All entries that should be there, if somebody else has removed some that are not back."""
+        self._known_addresses: dict[str, str] = {}
+        """Addresses of the NICs in ``_unrestored``."""
         self._change = NO_CHANGE
         self._metered: frozenset[bytes] = frozenset()
         self._withdrawn = False
@@ -147,7 +153,8 @@ class LinuxFib:
         message = ""
         for attempt in range(_ATTEMPTS):
             try:
-                return self._attempt(batch, own_failures)
+                self._look_again()
+                return self._taken(batch, self._attempt(batch, own_failures))
             except RefusedError as refused:
                 _log.debug("transaction refused", why=str(refused), attempt=attempt)
                 own_failures += self._blame(batch, refused, own_failures, attempt)
@@ -156,12 +163,13 @@ class LinuxFib:
                 message = f"the kernel does not answer as it should: {error}"
                 break
             with logged_failure("the kernel was not read after it refused a batch"):
-                self._recover()
+                self._look_again()
         return [Failure(m, Reason.BACKEND, message) for m in (*batch.sets, *batch.deletes)]
 
     def steer(self, steering: Steering) -> None:
         """Remove routes over lost links, move groups, and restore routes over recovered links."""
         self._lost = steering.down
+        self._due |= steering.choices
         self._down = frozenset(
             (link.target if link.source == self._switch else link.source, link.key)
             for link in steering.down
@@ -170,11 +178,12 @@ class LinuxFib:
         with logged_failure("links and groups not moved; they will be tried again"):
             avoidances = self._hops.avoidances
             self._hops.steer(self._down)
-            self._flip(steering.choices, avoidances)
+            self._flip(avoidances)
 
     def detour(self, groups: Mapping[Group, Collection[OwnLink]]) -> None:
         """Implement ``Detouring.detour``; see ``detours``."""
         with logged_failure("no detours: what routing has not withdrawn yet may still be used"):
+            self._look_again()
             self._detours.install(groups, self._entries, self._nics, self._hops)
             transaction = Transaction()
             self._ways.detour(groups, transaction)
@@ -196,11 +205,11 @@ class LinuxFib:
         """Restore what others have changed in our tables, rules and routes."""
         with logged_failure("the kernel was not looked through"):
             avoidances = self._hops.avoidances
-            if nft.ask_generation(self._kernel.nft) != self._generation:
+            if self._unrestored or nft.ask_generation(self._kernel.nft) != self._generation:
                 self._recover()
             if self._detours.over:
                 self.detour({})
-            self._flip({}, avoidances)
+            self._flip(avoidances)
             self._hops.refresh()
 
     @property
@@ -212,6 +221,8 @@ class LinuxFib:
         """Remove the rules that look packets up, or restore them, in one transaction."""
         if withdrawn == self.withdrawn:
             return ""
+        with logged_failure("the kernel was not read before an order"):
+            self._look_again()
         transaction = Transaction()
         before, self._withdrawn = self._withdrawn, withdrawn
         if withdrawn:
@@ -224,7 +235,7 @@ class LinuxFib:
         except (RefusedError, OSError, UnavailableError) as error:
             self._withdrawn = before
             with logged_failure("the kernel was not read after it refused an order"):
-                self._load()
+                self._look_again()
             return f"the kernel refuses it: {error}"
         return ""
 
@@ -247,6 +258,8 @@ class LinuxFib:
         wanted = frozenset(filter(None, (packed_address(nic.address) for nic in sources)))
         if wanted == self._metered:
             return
+        with logged_failure("the kernel was not read before meters changed"):
+            self._look_again()
         transaction = Transaction()
         _write_metered(transaction, self._metered - wanted, delete=True)
         _write_metered(transaction, wanted - self._metered)
@@ -274,6 +287,15 @@ class LinuxFib:
         """Close the sockets. No other thread may be in any method."""
         self._kernel.close()
 
+    def _taken(self, batch: Batch, failures: list[Failure]) -> list[Failure]:
+        """Take note of a batch in what is to be restored; return its failures."""
+        if self._unrestored:
+            failed = {failure.match for failure in failures}
+            self._unrestored |= {m: g for m, g in batch.sets.items() if m not in failed}
+            for match in batch.deletes:
+                self._unrestored.pop(match, None)
+        return failures
+
     def _attempt(self, batch: Batch, own_failures: list[Failure]) -> list[Failure]:
         """Program all sets that are possible; RefusedError if the kernel refuses others."""
         out = {failure.match for failure in own_failures}
@@ -294,7 +316,7 @@ class LinuxFib:
         self._nics.write(fresh, self._notes, transaction)
         change = self._change = self._entries.change(sets, batch.deletes, self._nics.addresses)
         rules = self._rules | shapes_of(change.keys)
-        if not moved and len(change) > self.piece:
+        if not moved and not change.displaces and len(change) > self.piece:
             before = groups_before(change, self._entries, self._ways, rules)
             if before is not None and len(set(before)) <= _MOST_STAGED:
                 self._stage(change, before, batch, transaction, rules)
@@ -412,45 +434,74 @@ class LinuxFib:
         out = {failure.match for failure in own_failures}
         return [Failure(match, reason, words) for match in batch.sets if match not in out]
 
-    def _flip(self, choices: Mapping[Group, Choice], avoidances: int) -> None:
+    def _flip(self, avoidances: int) -> None:
         """Move groups, then fill the tables of links that are up and were avoided until now."""
+        self._look_again()
         transaction = Transaction()
         self._note_hops(transaction)
         empty = self._hops.slots_of(self._down)
-        self._ways.steer(choices, self._lost, empty, transaction)
+        self._ways.steer(self._due, self._lost, empty, transaction)
         try:
             self._commit(transaction)
         except RefusedError as refused:
             _log.error("groups not moved; they will be tried again", why=str(refused))
-            self._load()
+            self._look_again()
         else:
+            self._due = {}
             self._hops.restore(self._down, avoidances)
 
     def _commit(self, transaction: Transaction) -> list[bytes]:
         if not transaction:
             return []
+        before, self._generation = self._generation, _UNREAD
         echo = transaction.commit(self._kernel.nft)
-        self._generation = nft.ask_generation(self._kernel.nft)
+        now = nft.ask_generation(self._kernel.nft)
+        if now == before + 1:
+            self._generation = now
+        elif now != before:  # somebody else has changed something too: ``refresh`` finds out what
+            self._generation = before
         return echo
 
+    def _look_again(self) -> None:
+        """Read the kernel again if it is not certain what it holds, because something failed."""
+        if self._generation == _UNREAD:
+            self._recover()
+
     def _recover(self) -> None:
-        """Read everything again from the kernel, and restore entries that are gone."""
-        before, addresses = dict(self._entries.groups), self._nics.text()
+        """Read everything again from the kernel, and undo what others have done to entries."""
+        fresh = not self._unrestored
+        wanted = self._unrestored = self._unrestored or dict(self._entries.groups)
+        self._known_addresses |= self._nics.text()
         self._load()
         held = self._entries.groups
-        lost = {match: group for match, group in before.items() if match not in held}
-        if lost:
+        lost = {match: group for match, group in wanted.items() if match not in held}
+        strange = held.keys() - wanted
+        if lost and fresh:
             _log.warning("entries had been removed by somebody else", entries=len(lost))
-            with logged_failure("entries not put back"):
-                self._attempt(Batch(lost, addresses=addresses), [])
+        failures: Sequence[Failure] = ()
+        if lost or strange:
+            try:
+                batch = Batch(lost, strange, addresses=self._known_addresses)
+                failures = self._attempt(batch, [])
+            except (RefusedError, OSError, UnavailableError) as error:
+                _log.error("entries not put back; they will be tried again", why=str(error))
+                self._load()
+                return
+        if not failures:
+            self._unrestored, self._known_addresses = {}, {}
+        elif fresh:
+            why = failures[0].message
+            _log.warning("entries not put back yet", entries=len(failures), why=why)
 
     def _load(self) -> None:
         """Create what is missing of our table, and read what it holds.
 
         Orders that the table has lost are written again, before any entry.
         """
+        self._generation = _UNREAD
         self._kernel.install()
         kernel = self._kernel.nft
+        generation = nft.ask_generation(kernel)  # before reading, to notice what changes meanwhile
         self._notes.load(nft.ask_elements(kernel, schema.NOTES))
         self._nics.load(self._notes.of(NoteKind.NIC))
         self._hops.load(self._notes.of(NoteKind.HOP), self._notes.of(NoteKind.INTERFACE))
@@ -480,6 +531,7 @@ class LinuxFib:
         elif self._withdrawn:
             self._notes.put(transaction, NoteKind.OVERLAY, _WITHDRAWN)
         self._write_rules(transaction, self._rules)
+        self._generation = generation
         self._commit(transaction)
 
 

@@ -36,6 +36,8 @@ class Change:
     """Keys to remove: of entries deleted, replaced, or displaced by an address that moved."""
     dropped: list[Match]
     """Entries that no longer exist afterwards."""
+    displaces: bool = False
+    """Whether a set takes the key of another entry."""
 
     def __bool__(self) -> bool:
         return bool(self.keys or self.gone)
@@ -118,7 +120,8 @@ class Entries:
         gone.update(self._keys[m] for m in wanted if m in self._keys)
         gone.update(self._matches.keys() & keys)
         dropped = [m for key in gone if (m := self._matches[key]) not in wanted]
-        return Change(wanted, keys, list(gone), dropped)
+        displaces = list(map(self._matches.get, keys, wanted)) != list(wanted)
+        return Change(wanted, keys, list(gone), dropped, displaces)
 
     def pieces(self, change: Change, most: int) -> Iterator[Change]:
         """Cut a change that displaces no entry into pieces: sets, then removals, wider first."""

@@ -93,9 +93,10 @@ class Hops:
         return frozenset(slot for port, slot in self.slots.items() if port in ports)
 
     def load(self, slots: Mapping[int, str], interfaces: Mapping[int, str]) -> None:
-        """Take over slots from notes, and interfaces besides those that are known."""
+        """Take over slots and interfaces from notes, besides those that are known."""
         noted = ((slot, json.loads(note)) for slot, note in slots.items())
-        self.slots = {(node, key): slot for slot, (node, key) in noted}
+        known = {port: slot for port, slot in self.slots.items() if slot not in slots}
+        self.slots = {**known, **{(node, key): slot for slot, (node, key) in noted}}
         self.changed_interfaces = {**interfaces, **self.changed_interfaces}
 
     def adopt(self, hops: Iterable[NextHop], families: Collection[Family]) -> None:
@@ -292,6 +293,8 @@ class Hops:
             rules += map(rtnetlink.change_rule, wanted_rules)
         with self._lock:
             barred = self.slots_of(self._down | self._avoided)
+            if left := barred & {place.slot for place in self._routed}:  # the kernel failed before
+                self._empty(self._kernel, left)
             wanted = {place for place in self._routes if place.slot not in barred} - self._routed
             routes = {place: rtnetlink.add_route(place, *self._routes[place]) for place in wanted}
             failed = self._ask(self._kernel, routes)

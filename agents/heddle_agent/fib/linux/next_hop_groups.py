@@ -84,8 +84,12 @@ class NextHopGroups:
             group = before.get(number)
             note = notes.get(number)
             if group is None or note != described(group):
-                group = _read(note) or _guessed(mark, ports)
-            self._admit(number, alike.setdefault(described(group), group), slots)
+                group = _read(note)
+            if group is None:  # without a note, no entry to come may join it
+                group = _guessed(mark, ports)
+            else:
+                group = alike.setdefault(described(group), group)
+            self._admit(number, group, slots)
         self._wanted = {
             number: self._mark(number) if group in self._choices else mark
             for (number, group), mark in zip(

@@ -8,6 +8,8 @@ be out of date.
 
 from __future__ import annotations
 
+import errno
+import os
 import struct
 from typing import NamedTuple
 
@@ -169,9 +171,13 @@ def ask_sets(kernel: Netlink) -> list[Message]:
 
 
 def ask_generation(kernel: Netlink) -> int:
-    """Return a number that grows with every transaction, ours or others'."""
-    (answer, *_) = kernel.get(GET_GENERATION, _FAMILY)
-    return int.from_bytes(answer.body[8:12], "big")
+    """Return a number that grows with every transaction, ours or others'.
+
+    Raises OSError if the kernel does not answer.
+    """
+    for answer in kernel.get(GET_GENERATION, _FAMILY):
+        return int.from_bytes(answer.body[8:12], "big")
+    raise OSError(errno.ENOBUFS, os.strerror(errno.ENOBUFS))
 
 
 def expression(name: str, *values: bytes) -> bytes:

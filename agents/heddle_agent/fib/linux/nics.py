@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from itertools import count
 
 from heddle_agent.fib.linux.addresses import Family, family_of, packed_address, written
@@ -41,7 +41,7 @@ class Nics:
         return set(map(family_of, self.addresses.values()))
 
     def learn(
-        self, names: Iterable[str], told: Mapping[str, str], in_use: Callable[[str], bool]
+        self, names: Collection[str], told: Mapping[str, str], in_use: Callable[[str], bool]
     ) -> tuple[dict[str, bytes], dict[str, str]]:
         """Return new addresses of these NICs, and NICs without a usable address, and why."""
         fresh: dict[str, bytes] = {}
@@ -58,7 +58,7 @@ class Nics:
         owners: dict[bytes, str] = {}
         for name, read in list(fresh.items()):
             owner = self._names.get(read)
-            if owner is None or owner in fresh or not in_use(owner):
+            if owner is None or owner in fresh or not (owner in names or in_use(owner)):
                 owner = owners.setdefault(read, name)
             if owner != name:
                 strange[name] = f"{name} has address {told[name]}, which is {owner}'s already"

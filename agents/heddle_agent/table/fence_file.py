@@ -17,10 +17,12 @@ from heddle_agent.table.push import NO_FENCE, Fence
 
 _log = structlog.get_logger()
 
+_LIMIT = 1 << 64  # the protocol's numbers are below this
+
 
 def _whole(value: object) -> int:
-    if type(value) is not int or value < 0:
-        raise ValueError(f"{value!r} is not a whole number from 0")
+    if type(value) is not int or not 0 <= value < _LIMIT:
+        raise ValueError(f"{value!r} is not a whole number from 0 to 2^64 - 1")
     return value
 
 

@@ -153,8 +153,8 @@ class Session:
             async with asyncio.timeout(context.options.answer_timeout):
                 accepted = await conversation.introduce(context.identity)
             if owner.withdrawals > withdrawals:  # the parameters named entries that are gone now
-                aborted = "entries were withdrawn meanwhile"
-                return SessionEnd(grpc.StatusCode.ABORTED, aborted), False
+                anew = "entries were withdrawn meanwhile; the agent introduces itself again"
+                return SessionEnd(grpc.StatusCode.CANCELLED, anew), False
             ttl = accepted.entry_ttl_seconds
             self._begin(accepted)
             await conversation.run(accepted.counter_interval_seconds, self._random.random())

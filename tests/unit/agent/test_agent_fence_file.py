@@ -30,7 +30,7 @@ def test_the_fence_comes_back_after_a_restart(tmp_path: Path) -> None:
         '{"fabric": "fabrics/f1", "switch": "leaf0", "highest_epoch": "9", "generation": 1}',
         '{"fabric": "fabrics/f1", "switch": "leaf0", "highest_epoch": -1, "generation": 1}',
         '{"fabric": "fabrics/f1", "switch": "leaf0", "highest_epoch": true, "generation": 1}',
-        '{"fabric": "f", "switch": "leaf0", "highest_epoch": 1, "generation": 20000000000000000000}',
+        '{"fabric": "f", "switch": "x", "highest_epoch": 1, "generation": 20000000000000000000}',
     ],
 )
 def test_a_damaged_file_is_refused_with_its_cure(tmp_path: Path, text: str) -> None:

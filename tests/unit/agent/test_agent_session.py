@@ -247,8 +247,18 @@ async def test_entries_withdraw_after_their_time_without_a_controller() -> None:
 
 
 async def test_entries_withdrawn_while_a_controller_answers(controller: Controller) -> None:
-    """What the agent has said of its table is no longer true, so it introduces itself again."""
+    """What the agent has said of its table is no longer true, so it introduces itself again.
+
+    The log blames nobody for that.
+    """
     controller.accept.entry_ttl_seconds = 0.3
+    with capture_logs() as logs:
+        await _withdrawn_meanwhile(controller)
+    (told,) = [entry for entry in logs if "withdrawn meanwhile" in entry.get("why", "")]
+    assert (told["event"], told["cure"]) == ("no session", "")
+
+
+async def _withdrawn_meanwhile(controller: Controller) -> None:
     async with running(controller.address) as one:
         stream = await controller.stream()
         await stream.push(wire_push(ENTRY))

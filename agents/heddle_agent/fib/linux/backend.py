@@ -474,7 +474,11 @@ class LinuxFib:
         self._known_addresses |= self._nics.text()
         self._load()
         held = self._entries.groups
-        lost = {match: group for match, group in wanted.items() if match not in held}
+        lost = {
+            match: group
+            for match, group in wanted.items()
+            if (there := held.get(match)) is not group and not (there and there.like(group))
+        }
         strange = held.keys() - wanted
         if lost and fresh:
             _log.warning("entries had been removed by somebody else", entries=len(lost))

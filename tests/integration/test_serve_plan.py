@@ -218,6 +218,22 @@ async def test_jobs_are_supposed_submitted_and_deleted(tmp_path: Path) -> None:
         assert [r.job.name for r in await s.store.list_jobs("f1")] == ["j1"]
 
 
+async def test_supposed_jobs_may_take_hosts_from_each_other(tmp_path: Path) -> None:
+    """All is supposed at once: jobs may swap their hosts, in whatever order they are named."""
+    async with serving(tmp_path) as s:
+        await s.put_fabric()
+        await s.store.submit_job("f1", job("j1", ("h0.0", "h1.0")))
+        await s.store.submit_job("f1", job("j2", ("h0.1", "h1.1")))
+        one, two = (
+            placement_pb2.Job(name=name, spec=codec.job_to_pb(job(name, hosts)))
+            for name, hosts in (("j1", ("h0.1", "h1.1")), ("j2", ("h0.0", "h1.0")))
+        )
+        for jobs in ([one, two], [two, one]):
+            assert (await s.plans.WhatIf(supposed(jobs=jobs))).after.routed_count == 4
+        error = await refusal(s.plans.WhatIf(supposed(jobs=[two])))
+        assert "is in use by job 'j1'" in str(error.details())
+
+
 @pytest.mark.parametrize(
     ("request_", "field"),
     [

@@ -19,7 +19,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from heddle.v1 import common_pb2
+from heddle.v1 import common_pb2, placement_pb2
 from heddle.v1 import plan_pb2 as pb
 from heddle_controller.model.arrays import NONE, Ints
 from heddle_controller.model.demand import resolve
@@ -35,7 +35,7 @@ from heddle_controller.serve.codec import job as job_codec
 from heddle_controller.serve.codec import plan as plan_codec
 from heddle_controller.serve.codec.plan import NAMES_PER_ANSWER
 from heddle_controller.state.admission import admit_job
-from heddle_controller.state.demands import check_ids
+from heddle_controller.state.demands import check_ids, check_job_ids, jobs_meant
 from heddle_controller.state.errors import FailedPrecondition
 from heddle_controller.state.fabrics import no_switch
 from heddle_controller.state.records import (
@@ -79,19 +79,29 @@ def suppose(intent: Intent, down: AbstractSet[int], request: pb.WhatIfRequest) -
         if jobs.pop(_last(name), None) is None:
             reason = f"there is no job {_last(name)!r}: name one of heddle job list"
             raise refuse("request", f"deleted_jobs[{i}]", reason)
-    for i, message in enumerate(request.jobs):
-        name = names.check_id(_last(message.name), f"jobs[{i}].name")
-        job = job_codec.job_from_pb(name, message.spec, f"jobs[{i}].spec")
-        admit_job(fabric, job)
-        jobs.pop(name, None)
-        check_free(job, jobs.values(), "suppose that it is deleted too")
+    told = [_job(fabric, message, f"jobs[{i}]") for i, message in enumerate(request.jobs)]
+    supposed = {job.name: job for job in told}
+    if new := supposed.keys() - jobs.keys():
+        sets = [(one.name, jobs_meant(one.demands)) for one in intent.demands]
+        for name in sorted(new):
+            check_job_ids(name, sets)
+    for name, job in supposed.items():
         jobs[name] = JobRecord(job, "", intent.change_time, JobFacts("", JobState.ACCEPTED))
+    for job in supposed.values():  # once all are there: they may take hosts from each other
+        check_free(job, jobs.values(), "suppose that it is deleted too, or on other hosts")
     return replace(
         intent,
         fabric=fabric,
         jobs=tuple(jobs[name] for name in sorted(jobs)),
         demands=(*intent.demands, *_demands(intent, fabric, request, jobs)),
     )
+
+
+def _job(fabric: Fabric, message: placement_pb2.Job, field: str) -> Job:
+    name = names.check_id(_last(message.name), f"{field}.name")
+    job = job_codec.job_from_pb(name, message.spec, f"{field}.spec")
+    admit_job(fabric, job)
+    return job
 
 
 def _last(name: str) -> str:

@@ -404,7 +404,7 @@ async def _tell(fabric: str, store: Store, telemetry: Telemetry, told: dict[str,
         if now == before:
             return
         states = collections.Counter(job.facts.state for job in await store.list_jobs(fabric))
-        record = await store.get_fabric(fabric)
+        record, committed = await store.get_fabric(fabric), await store.committed(fabric)
     except NotFound:
         if told.pop(fabric, None) is not None:
             telemetry.fabric_gone(fabric)
@@ -413,6 +413,5 @@ async def _tell(fabric: str, store: Store, telemetry: Telemetry, told: dict[str,
     if known != figures:
         jobs = {state.name.lower(): states[state] for state in JobState}
         telemetry.fabric_known(fabric, known[0], jobs)
-    committed = await store.committed(fabric)
     telemetry.plan(fabric, committed)  # a plan of the same generation may get a better bound
     told[fabric] = now, known

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from prometheus_client import generate_latest
 from structlog.testing import capture_logs
 
 from heddle_controller.model.plan import Certificate, TierCertificate
@@ -37,6 +38,21 @@ class Torn:
         """Raise for the one fabric, and return the plan of any other."""
         if fabric == self._fabric:
             raise ValueError("columns of unlike lengths")
+        return await self._store.committed(fabric, generation)
+
+
+class Deleting:
+    """A store in which somebody deletes a fabric just before its plan is read."""
+
+    def __init__(self, store: EmbeddedStore) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def committed(self, fabric: str, generation: int = 0) -> Committed | None:
+        """Delete the fabric, and raise ``NotFound`` for it."""
+        await self._store.delete_fabric(fabric)
         return await self._store.committed(fabric, generation)
 
 
@@ -141,6 +157,19 @@ async def test_a_plan_that_cannot_be_told_ends_nothing(tmp_path: Path) -> None:
     assert not following.done()
     await store.close()
     await following
+
+
+async def test_a_fabric_that_is_deleted_meanwhile_is_not_shown(tmp_path: Path) -> None:
+    """It leaves no metrics behind and no fault in the log."""
+    store, telemetry = await open_embedded(tmp_path / "s"), Telemetry()
+    with capture_logs() as logs:
+        following = asyncio.create_task(follow_plans(cast("Store", Deleting(store)), telemetry))
+        await store.put_fabric("f1", clos())
+        await until(lambda: not [*store.applier.fabrics()], "the deletion")
+        await store.close()
+        await following
+    assert not logs
+    assert b'fabric="f1"' not in generate_latest(telemetry.registry)
 
 
 async def test_plans_become_metrics_even_after_a_break(tmp_path: Path) -> None:

@@ -5,13 +5,21 @@ from typing import Any
 
 import numpy as np
 
-from heddle.v1 import common_pb2, fabric_pb2, plan_pb2
+from heddle.v1 import (
+    common_pb2,
+    demand_pb2,
+    fabric_pb2,
+    overlay_pb2,
+    placement_pb2,
+    plan_pb2,
+)
+from heddle.v1.overlay_pb2_grpc import OverlayServiceStub
 from heddle_controller.model.fabric import State
 from heddle_controller.serve.codec import fabric as codec
 from heddle_controller.state.records import LinkName
 from heddle_emulator.topology import published
 from tests.support.serving import reason, refusal, serving, told_down, violations, wire
-from tests.support.store_samples import clos, job, plain
+from tests.support.store_samples import clos, demands, job, plain
 
 UP, DOWN, DRAINED = common_pb2.STATE_UP, common_pb2.STATE_DOWN, common_pb2.STATE_DRAINED
 
@@ -181,6 +189,57 @@ async def test_a_switch_is_drained(tmp_path: Path) -> None:
         assert (node.id, node.admin_state) == ("s1", DRAINED)
     own = {link.source: link.admin_state for link in listed.links if link.target == "s1"}
     assert own == {"l0": DOWN, "l1": UP}
+
+
+async def test_changes_may_be_repeated_after_the_fabric_was_deleted(tmp_path: Path) -> None:
+    """A client that got no answer repeats its call: it was made, whatever became of the fabric."""
+    async with serving(tmp_path) as s:
+        await s.put_fabric()
+        await s.store.submit_job("f1", job("j1"))
+        await s.store.put_demands("f1", "d1", demands(("n0.0", "n1.0")))
+
+        async def ask() -> list[Any]:
+            return [
+                await s.fabrics.SetLinkState(
+                    fabric_pb2.SetLinkStateRequest(
+                        fabric="fabrics/f1",
+                        link=common_pb2.LinkRef(source="l0", target="s1"),
+                        admin_state=DOWN,
+                        request_id="link",
+                    )
+                ),
+                await s.fabrics.SetSwitchState(
+                    fabric_pb2.SetSwitchStateRequest(
+                        fabric="fabrics/f1", node="s0", admin_state=DRAINED, request_id="switch"
+                    )
+                ),
+                await OverlayServiceStub(s.channel).SetOverlay(
+                    overlay_pb2.SetOverlayRequest(
+                        name="fabrics/f1/overlay",
+                        state=overlay_pb2.OVERLAY_STATE_WITHDRAWN,
+                        request_id="overlay",
+                    )
+                ),
+                await s.jobs.DeleteJob(
+                    placement_pb2.DeleteJobRequest(name="fabrics/f1/jobs/j1", request_id="job")
+                ),
+                await s.demands.DeleteDemands(
+                    demand_pb2.DeleteDemandsRequest(
+                        name="fabrics/f1/demands/d1", request_id="demands"
+                    )
+                ),
+            ]
+
+        link, switch, overlay, *gone = await ask()
+        await s.store.delete_fabric("f1")
+        await s.put_fabric()
+        version = (await s.store.versions("f1")).intent
+        await s.store.delete_fabric("f1")
+        again = await ask()
+        assert again[:3] == [link, fabric_pb2.Node(id="s0", admin_state=DRAINED), overlay]
+        assert switch.kind == fabric_pb2.NODE_KIND_SPINE
+        for first, second in zip(gone, again[3:], strict=True):
+            assert 0 < first.intent_version < version < second.intent_version
 
 
 async def test_a_watcher_sees_the_present_then_changes(tmp_path: Path) -> None:

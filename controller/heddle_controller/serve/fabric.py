@@ -17,13 +17,14 @@ from heddle.v1 import fabric_pb2 as pb
 from heddle.v1.fabric_pb2_grpc import FabricServiceServicer
 from heddle_controller.model.arrays import Ints
 from heddle_controller.model.errors import refuse
-from heddle_controller.model.fabric import NodeKind, State
+from heddle_controller.model.fabric import Fabric, NodeKind, State
 from heddle_controller.reconcile.observations import LinkEnds, Observations, SeenLinks, link_ends
 from heddle_controller.serve.agents.link_book import Condition
 from heddle_controller.serve.codec import common, names
 from heddle_controller.serve.codec import fabric as codec
 from heddle_controller.serve.request import page, request_of
 from heddle_controller.serve.watch import Changes
+from heddle_controller.state.errors import NotFound
 from heddle_controller.state.records import FabricRecord
 from heddle_controller.store.store import Store
 
@@ -159,11 +160,23 @@ class FabricService(FabricServiceServicer):
         answer = await self._store.set_link_state(
             name, link, state, etag=request.etag, request=asked
         )
-        fabric = (await self._store.get_fabric(name)).fabric
+        fabric = await self._fabric_now(name)
+        if fabric is None:
+            return codec.link_to_pb(answer, down=False, since=0.0)
         seen, found = self._observations.of(name).seen(fabric), answer.link
         rows = fabric.find_links(found.source, found.target, found.key)
         since = max((seen.since.get(row, 0.0) for row in rows), default=0.0)
         return codec.link_to_pb(answer, down=not seen.down.isdisjoint(rows), since=since)
+
+    async def _fabric_now(self, name: str) -> Fabric | None:
+        """Return a fabric after a change of it; None if it was deleted since.
+
+        A repeated call may come that late.
+        """
+        try:
+            return (await self._store.get_fabric(name)).fabric
+        except NotFound:
+            return None
 
     @override
     async def SetSwitchState(self, request: pb.SetSwitchStateRequest, context: _Context) -> pb.Node:
@@ -179,9 +192,10 @@ class FabricService(FabricServiceServicer):
             etag=request.etag,
             request=request_of(request.request_id),
         )
-        fabric = (await self._store.get_fabric(name)).fabric
-        row = fabric.structure.index.get(switch.node)  # None: the fabric was replaced since
-        node = pb.Node(id=switch.node) if row is None else codec.node_to_pb(fabric, row)
+        fabric = await self._fabric_now(name)
+        node = pb.Node(id=switch.node)
+        if fabric is not None and switch.node in fabric.structure.index:  # not replaced since
+            node = codec.node_to_pb(fabric, fabric.structure.index[switch.node])
         node.admin_state = common.state_to_pb(switch.admin_state)
         return node
 

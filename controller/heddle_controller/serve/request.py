@@ -18,7 +18,7 @@ from heddle_controller.serve.errors import aborted
 from heddle_controller.serve.interceptors.around import current_request, name_request
 from heddle_controller.serve.security.caller import current_caller
 from heddle_controller.state.admission import check_request
-from heddle_controller.state.errors import Unavailable
+from heddle_controller.state.errors import FabricDeleted, Unavailable
 from heddle_controller.state.records import Request
 from heddle_controller.store.store import Store
 
@@ -39,10 +39,13 @@ def request_of(request_id: str) -> Request:
 async def version_without(store: Store, fabric: str) -> int:
     """Return a version of the intent from which the current call's deletion is visible.
 
-    It is 0 if the store cannot be reached, because the last known version may be older.
+    It is 0 if the store cannot be reached, because the last known version may be older. The fabric
+    may have been deleted since, above all if the call is a repeated one.
     """
     try:
         version = (await store.versions(fabric)).intent
+    except FabricDeleted as gone:
+        version = gone.intent
     except Unavailable:
         return 0
     return version if store.stale_for() == 0 else 0

@@ -37,9 +37,11 @@ class FabricDeleted(NotFound):
     """There is no such fabric, because somebody has deleted it.
 
     ``generation`` is the one that the deletion took: all plans of the fabric have lower ones.
+    ``intent`` is the version of the intent since the deletion.
     """
 
     generation = 0
+    intent = 0
 
 
 def unknown_fabric(fabric: str) -> NotFound:
@@ -47,10 +49,10 @@ def unknown_fabric(fabric: str) -> NotFound:
     return NotFound(f"fabrics/{fabric}", _PUT_IT)
 
 
-def deleted_fabric(fabric: str, generation: int) -> FabricDeleted:
+def deleted_fabric(fabric: str, generation: int, intent: int) -> FabricDeleted:
     """Return the error that there is no such fabric any more."""
     error = FabricDeleted(f"fabrics/{fabric}", _PUT_IT)
-    error.generation = generation
+    error.generation, error.intent = generation, intent
     return error
 
 

@@ -272,4 +272,4 @@ def check_known(view: View) -> None:
         return
     if view.raw(REVISION) is None:
         raise unknown_fabric(view.name)
-    raise deleted_fabric(view.name, view.number(GENERATION))
+    raise deleted_fabric(view.name, view.number(GENERATION), view.number(INTENT_VERSION))

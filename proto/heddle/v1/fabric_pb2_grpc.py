@@ -140,7 +140,8 @@ class FabricServiceServicer:
 
     def SetSwitchState(self, request, context):
         """Sets the administrative state of one switch, which applies to all its links, too. If the
-        switch has that state already, nothing is written. NOT_FOUND: the node does not exist, or is a
+        switch has that state already, nothing is written. A repeated call returns the same id and
+        state, and all else as the fabric has it by then. NOT_FOUND: the node does not exist, or is a
         NIC. ABORTED: an etag is given, and it is not that of the fabric.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

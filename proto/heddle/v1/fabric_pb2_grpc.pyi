@@ -66,7 +66,8 @@ class FabricServiceStub:
     """
     SetSwitchState: _grpc.UnaryUnaryMultiCallable[_fabric_pb2.SetSwitchStateRequest, _fabric_pb2.Node]
     """Sets the administrative state of one switch, which applies to all its links, too. If the
-    switch has that state already, nothing is written. NOT_FOUND: the node does not exist, or is a
+    switch has that state already, nothing is written. A repeated call returns the same id and
+    state, and all else as the fabric has it by then. NOT_FOUND: the node does not exist, or is a
     NIC. ABORTED: an etag is given, and it is not that of the fabric.
     """
     WatchFabric: _grpc.UnaryStreamMultiCallable[_fabric_pb2.WatchFabricRequest, _fabric_pb2.FabricEvent]
@@ -114,7 +115,8 @@ class FabricServiceAsyncStub(FabricServiceStub):
     """
     SetSwitchState: _aio.UnaryUnaryMultiCallable[_fabric_pb2.SetSwitchStateRequest, _fabric_pb2.Node]  # type: ignore[assignment]
     """Sets the administrative state of one switch, which applies to all its links, too. If the
-    switch has that state already, nothing is written. NOT_FOUND: the node does not exist, or is a
+    switch has that state already, nothing is written. A repeated call returns the same id and
+    state, and all else as the fabric has it by then. NOT_FOUND: the node does not exist, or is a
     NIC. ABORTED: an etag is given, and it is not that of the fabric.
     """
     WatchFabric: _aio.UnaryStreamMultiCallable[_fabric_pb2.WatchFabricRequest, _fabric_pb2.FabricEvent]  # type: ignore[assignment]
@@ -201,7 +203,8 @@ class FabricServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_fabric_pb2.Node, _abc.Awaitable[_fabric_pb2.Node]]:
         """Sets the administrative state of one switch, which applies to all its links, too. If the
-        switch has that state already, nothing is written. NOT_FOUND: the node does not exist, or is a
+        switch has that state already, nothing is written. A repeated call returns the same id and
+        state, and all else as the fabric has it by then. NOT_FOUND: the node does not exist, or is a
         NIC. ABORTED: an etag is given, and it is not that of the fabric.
         """
 

@@ -268,7 +268,8 @@ class OverlayService(OverlayServiceServicer):
             withdrawn=request.state == overlay_pb2.OVERLAY_STATE_WITHDRAWN,
             request=request_of(request.request_id),
         )
-        self._book.spread(fabric, (await self._store.get_fabric(fabric)).overlay)
+        with suppress(NotFound):  # the call may be repeated after the fabric was deleted
+            self._book.spread(fabric, (await self._store.get_fabric(fabric)).overlay)
         return self._told(summary)
 
     @override

@@ -25,6 +25,8 @@ from tests.support.waiting import PATIENCE
 
 FABRIC = clos(leaves=2, spines=2, nics_per_leaf=4, nics_per_host=2, name="pod")
 """Each leaf has four NICs and two uplinks, so flows of all NICs are twice what uplinks carry."""
+DEAD = "127.0.0.1:1"
+"""Address at which nobody listens."""
 JOBS = """\
 - job: red
   hosts: [l0-h0, l1-h0]
@@ -135,7 +137,12 @@ async def test_an_installation_is_checked_and_the_exit_code_tells(tmp_path: Path
             await fleet.connected(PATIENCE)
             await programmed(controller)
             well = await once_switches_hold_the_plan(controller, "doctor")
-            assert (well.code, well.out.startswith("all is well")) == (0, True), well.out
+            seen = f"as the controller at {controller.address} sees it"
+            assert (well.code, well.out) == (0, f"all is well, {seen}\n")
+            half = await controller.does("--server", f"{DEAD},{controller.address}", "doctor")
+            assert half.code == 1
+            assert f"controller: No answer from {DEAD}: cannot reach" in half.out
+            assert half.out.endswith(f"\n{seen}\n")
             assert (await controller.does("drain", "s1", "--force")).code == 0
             drained = await once_switches_hold_the_plan(controller, "doctor", "--json")
             assert (drained.code, len(drained.json["findings"])) == (0, 1), drained.out

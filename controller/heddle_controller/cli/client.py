@@ -44,6 +44,12 @@ class Terms:
         except ValueError as error:
             raise refuse("--server", "", str(error)) from None
 
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Each address once; first the one that answered last."""
+        calls = self.api.operations.calls
+        return tuple(dict.fromkeys((calls.addresses[calls.current], *calls.addresses)))
+
     @contextmanager
     def failing(self) -> Iterator[None]:
         """Turn errors of calls into failures of the command."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 import click
 
+from heddle.client import HeddleError
 from heddle.names import value_name
 from heddle.v1 import doctor_pb2 as pb
-from heddle.v1 import placement_pb2
+from heddle.v1 import fabric_pb2, placement_pb2
 from heddle_controller.cli.client import Terms
 from heddle_controller.cli.completing import JOBS
 from heddle_controller.cli.failure import FAULT, CommandGroup
@@ -38,7 +40,8 @@ def doctor(client: Terms) -> None:
 
     Without a command, it checks the installation: agents and their versions, tables, links, the
     plan, the store, certificates and tokens that are about to end, and the clocks of the controller
-    and of this machine. Exit 1 if a finding is a warning or an error.
+    and of this machine. If --server has several addresses, one controller tells what it sees, and
+    each of the others has to answer. Exit 1 if a finding is a warning or an error.
     """
     context = click.get_current_context()
     if context.invoked_subcommand is not None:
@@ -47,14 +50,18 @@ def doctor(client: Terms) -> None:
     before = time.time()
     request = pb.ExamineInstallationRequest(fabric=client.fabric)
     answer = client.api.doctor.ExamineInstallation(request)
+    told_by, *others = client.addresses
     answer.findings.extend(_clock(answer.time.ToNanoseconds() / 1e9, before, time.time()))
+    answer.findings.extend(finding for one in others for finding in _silent(client, one))
     answer.findings.extend(of_files("This command's", (client.files.cert, client.files.ca), before))
     if client.json:
         echo_json(answer)
     else:
         echo_findings(answer.findings)
         if not answer.findings:
-            echo(f"all is well, as the controller at {client.server} sees it")
+            echo(f"all is well, as the controller at {told_by} sees it")
+        elif others:
+            echo(f"as the controller at {told_by} sees it")
     _exit(answer.findings)
 
 
@@ -62,6 +69,21 @@ def _exit(findings: Iterable[pb.Finding]) -> None:
     """End the command with ``FAULT`` if a finding is a warning or an error."""
     if any(one.severity > pb.SEVERITY_INFO for one in findings):
         sys.exit(FAULT)
+
+
+def _silent(client: Terms, address: str) -> Iterator[pb.Finding]:
+    """Yield a finding if no controller answers at an address."""
+    request = fabric_pb2.ListFabricsRequest(page_size=1)
+    try:
+        with replace(client, server=address).api as api:
+            api.fabrics.ListFabrics(request)
+    except HeddleError as error:
+        yield pb.Finding(
+            severity=pb.SEVERITY_WARNING,
+            about="controller",
+            text=f"No answer from {address}: {error.message}.",
+            cure=error.cure or "Start the controller there, or leave the address out of --server",
+        )
 
 
 def _clock(told: float, before: float, after: float) -> Iterator[pb.Finding]:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from heddle_controller.serve.codec import job as codec
 from heddle_controller.state.records import Programmed
 from tests.support.serving import reason, refusal, serving, violations, wire
 from tests.support.store_samples import clos, demands, job, plan_of, walk
+from tests.support.waiting import PATIENCE
 
 PLAN = "fabrics/f1/plan"
 DOWN, DRAINED = common_pb2.STATE_DOWN, common_pb2.STATE_DRAINED
@@ -109,6 +111,22 @@ async def test_a_watcher_sees_plans_and_how_far_they_are_programmed(tmp_path: Pa
         await s.commit_plan()
         following = await anext(plans)
         assert (following.generation, following.programmed_switch_count) == (2, 0)
+        watch.cancel()
+
+
+async def test_a_rollback_is_told_until_it_ends_by_itself(tmp_path: Path) -> None:
+    """Neither a watcher nor a reader sees it longer, although nothing is written when it ends."""
+    async with serving(tmp_path) as s:
+        await s.put_fabric()
+        await s.commit_plan()
+        watch = s.plans.WatchPlan(pb.WatchPlanRequest(name=PLAN))
+        plans = aiter(watch)
+        assert not (await anext(plans)).HasField("rollback")
+        await s.plans.RollBackPlan(pb.RollBackPlanRequest(plan=PLAN, generation=1, seconds=3))
+        async with asyncio.timeout(PATIENCE):
+            assert (await anext(plans)).rollback.generation == 1
+            assert not (await anext(plans)).HasField("rollback")
+        assert not (await s.plans.GetPlan(pb.GetPlanRequest(name=PLAN))).HasField("rollback")
         watch.cancel()
 
 

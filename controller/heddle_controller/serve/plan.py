@@ -213,6 +213,8 @@ class PlanService(PlanServiceServicer):
                 if plan is not None and plan != told:
                     yield plan
                     told = plan
+                if plan is not None and plan.HasField("rollback"):
+                    self._changes.notice_at(fabric, times.time_from_pb(plan.rollback.end_time))
 
     @override
     async def ExplainFlow(
@@ -490,8 +492,9 @@ class _Known:
     """The last summary of a fabric."""
 
     committed: Committed
-    about: tuple[int, int]
-    """Versions of the intent and of observed link states for which it was made."""
+    about: tuple[int, int, Rollback | None]
+    """Versions of the intent and of observed link states for which it was made; and the rollback,
+    which ends by itself."""
     plan: pb.Plan
 
 
@@ -514,7 +517,8 @@ class Summaries:
             await self._store.versions(fabric)  # raises NotFound for an unknown fabric
             return None
         seen = self._observations.of(fabric)
-        about = (await self._store.versions(fabric)).intent, seen.version
+        wanted = await self._store.rollback(fabric)
+        about = (await self._store.versions(fabric)).intent, seen.version, wanted
         before = self._known.get(fabric)
         if before is not None and _same(before.committed, committed):
             if before.about == about:
@@ -524,7 +528,6 @@ class Summaries:
         else:
             plan = codec.committed_to_pb(fabric, committed)
         plan.ClearField("rollback")
-        wanted = await self._store.rollback(fabric)
         if wanted is not None:
             plan.rollback.CopyFrom(rollback_to_pb(wanted))
         links = with_down((await self._store.get_fabric(fabric)).fabric, seen.down)

@@ -39,6 +39,7 @@ class Changes:
         self._store = store
         self._observations = observations
         self._watchers: dict[str, set[asyncio.Event]] = {}
+        self._later: dict[str, asyncio.TimerHandle] = {}
         self._closed = False
 
     async def run(self) -> None:
@@ -60,6 +61,20 @@ class Changes:
         """Have the streams of a fabric look again."""
         for event in self._watchers.get(fabric, ()):
             event.set()
+
+    def notice_at(self, fabric: str, moment: float) -> None:
+        """Have the streams of a fabric look again at a moment, in Unix seconds.
+
+        At that moment something ends by itself, of which nothing else gives notice. Only the last
+        moment that was named counts. The clock may be set meanwhile, so streams that still see the
+        thing then name the moment again.
+        """
+        if fabric in self._later:
+            self._later.pop(fabric).cancel()
+        if fabric in self._watchers:
+            pause = max(moment - time.time(), _PACE)
+            loop = asyncio.get_running_loop()
+            self._later[fabric] = loop.call_later(pause, self.notice, fabric)
 
     def close(self) -> None:
         """End every present and future stream with UNAVAILABLE."""
@@ -92,3 +107,5 @@ class Changes:
             events.discard(event)
             if not events:
                 self._watchers.pop(fabric, None)
+                if fabric in self._later:
+                    self._later.pop(fabric).cancel()

@@ -315,4 +315,5 @@ async def test_odd_reports_are_refused_whole(tmp_path: Path) -> None:
         assert "pairs" in violations(await refused("l0-h0", *many))
         plain = await refused("l0-h0", pair(nic), fabric="fabrics/plain")
         assert reason(plain) == "NOTHING_HASHES"
+        assert str(plain.details()).startswith("fabrics/plain has no switch"), "not its title"
         assert s.observations.of("f1").tells_ports(None)

@@ -19,7 +19,6 @@ from heddle_controller.model.files.port_paths_file import parse_port_paths
 from heddle_controller.model.flows import qp_ports
 from heddle_controller.model.plan import NicPorts, Plan
 from heddle_controller.reconcile.observations import LinkStates, PortReport
-from heddle_controller.serve.codec import names
 from heddle_controller.serve.errors import denied, exhausted, failed_precondition
 from heddle_controller.serve.flow_index import FlowIndex, Ports
 from heddle_controller.serve.security.caller import Caller
@@ -142,7 +141,7 @@ def port_report(request: pb.ReportPortPathsRequest, fabric: Fabric) -> PortRepor
     """
     structure = fabric.structure
     if not structure.hashes.any():
-        message = f"{names.fabric_name(fabric.name)} has no switch with forwarding ecmp"
+        message = f"{request.fabric} has no switch with forwarding ecmp"
         raise failed_precondition("NOTHING_HASHES", f"{message}: ports need no probing")
     own = structure.nics_of_host.get(request.host, ())
     if not own:

@@ -97,7 +97,7 @@ def find_link(fabric: Fabric, link: pb.LinkRef, field: str) -> int:
     rows = fabric.find_links(name.source, name.target, link.key or None)
     if not rows:
         named = str(name)
-        reason = f"link {named!r} is not in fabric {fabric.name!r}: see heddle fabric show --links"
+        reason = f"link {named!r} is not in the fabric: see heddle fabric show --links"
         raise refuse("request", field, reason)
     if len(rows) > 1:
         raise refuse("request", field, parallel_links(fabric, name, rows))

@@ -11,6 +11,7 @@ from typing import Any
 
 from heddle.v1 import fabric_pb2 as pb
 from heddle_controller.model.arrays import NONE
+from heddle_controller.model.errors import MAX_TITLE
 from heddle_controller.model.fabric import NUMBERS, Fabric, Forwarding, NodeKind, State
 from heddle_controller.model.files.fabric_file import parse_fabric
 from heddle_controller.reconcile.observations import SeenLinks
@@ -34,8 +35,9 @@ def fabric_from_pb(message: pb.Fabric) -> Fabric:
     Raises:
         InputError: as ``parse_fabric``, with a problem for each faulty record.
     """
+    title = message.title[:MAX_TITLE]  # a longer one is refused where the title is stored
     document = {
-        "graph": {"name": message.title or message.name.rpartition("/")[2]},
+        "graph": {"name": title or message.name.rpartition("/")[2]},
         "nodes": [_node_document(node) for node in message.nodes],
         "edges": [_link_document(link) for link in message.links],
     }

@@ -21,7 +21,8 @@ from tests.support.waiting import PATIENCE, until
 
 async def test_put_is_got_back(store: Store) -> None:
     """A fabric is read back as it was put, with states, and links and nodes in the same rows."""
-    fabric = clos().with_links({5: State.DRAINED}).with_nodes({0: State.DOWN})
+    fabric = clos().with_links({5: State.DRAINED})
+    fabric = fabric.with_nodes({fabric.structure.index["s0"]: State.DOWN})
     put = await store.put_fabric("f1", fabric, title="Lab")
     got = await store.get_fabric("f1")
     assert plain(got) == plain(put)

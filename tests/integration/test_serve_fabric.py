@@ -73,6 +73,17 @@ async def test_a_repeated_put_answers_as_the_first_did(tmp_path: Path) -> None:
         assert "request_id" in violations(error)
 
 
+async def test_what_a_put_refuses_is_named_as_the_client_gave_it(tmp_path: Path) -> None:
+    """A title that is too long is a fault of the title, and a NIC's state one of the NIC."""
+    long, down = wire(clos()), wire(clos())
+    long.title = 1025 * "x"
+    next(node for node in down.nodes if node.id == "n0.0").admin_state = DOWN
+    async with serving(tmp_path) as s:
+        for message, field in ((long, "title"), (down, "node 'n0.0'")):
+            request = fabric_pb2.PutFabricRequest(fabric=message)
+            assert [*violations(await refusal(s.fabrics.PutFabric(request)))] == [field]
+
+
 async def test_a_fabric_that_jobs_need_is_not_taken_away(tmp_path: Path) -> None:
     """A new fabric without the hosts of a job is refused, and the old one stays."""
     async with serving(tmp_path) as s:

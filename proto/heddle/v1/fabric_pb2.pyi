@@ -124,7 +124,9 @@ class Node(_message.Message):
     table_size: _builtins.int
     """Number of exact-match entries that the switch can hold; unset if unlimited."""
     admin_state: _common_pb2.State.ValueType
-    """Administrative state of a switch: what the operator wants. Unset for NICs."""
+    """Administrative state of a switch: what the operator wants. Unset for NICs; PutFabric refuses a
+    NIC that is not UP.
+    """
     gpu: _builtins.int
     """Number of the GPU of its host that this NIC serves, counted from 0 and less than the number of
     the host's NICs. If it is unset, the NICs are assigned to GPUs in the order of their rails, and

@@ -99,6 +99,10 @@ FAULTS: dict[str, tuple[Change, str]] = {
         r"address 10\.0\.0\.1 is also that of node 'h",
     ),
     "rail a word": (node(0, rail="left"), r"rail is 'left'; give an integer"),
+    "state of a NIC": (
+        node(0, state="down"),
+        r"node 'h1n0': is a NIC and has a state, which is of switches and links; give it to its",
+    ),
     "node state": (node(4, state="sleepy"), r"unknown state 'sleepy'; use one of up, down"),
     "negative gbps": (edge(0, gbps=-400), r"edge 'h1n0'-'leaf1': gbps is -400; give a finite"),
     "zero gbps": (edge(0, gbps=0), r"gbps is 0; give a finite number above 0"),

@@ -293,6 +293,12 @@ def _nodes(
         forwarding=table.choices("forwarding", _FORWARDING, "programmed"),
     )
     states = table.choices("state", _STATES, "up")
+    table.faults(
+        np.flatnonzero(
+            (nodes.kind == NodeKind.NIC) & (states != State.UP) & (states != NONE)
+        ).tolist(),
+        lambda _: "is a NIC and has a state, which is of switches and links; give it to its link",
+    )
     table.finish()
     return nodes, states, zones, hosts
 

@@ -216,12 +216,8 @@ def taken(view: View, job: str, come: Mapping[str, Gpus], redeems: str, stamp: S
     ]
     if problems:
         raise FailedPrecondition(f"job {job!r}", *problems[:MAX_PROBLEMS])
-    for host, gpus in come.items():
-        for name, theirs in [*held.of(host).items()]:
-            if common(gpus, theirs) is not None:  # over, or redeemed
-                held.put(host, name, None)
     if mine is None:
-        return Taken(held.guards(), held.sets())
+        return Taken(held.guards(), {})
     _end(held, mine)
     return Taken(
         (view.guard(_reservation_field(redeems)), *held.guards()),
@@ -400,7 +396,6 @@ def _save(
         ),
         sets={
             _job_field(job.name): raw,
-            **({f"{FACT}/{job.name}": None} if old else {}),
             **holds.sets(),
             **reserved.sets,
         },

@@ -101,6 +101,8 @@ async def test_an_update_to_what_it_is_changes_nothing(fabric: Store) -> None:
     assert [record.entry.action for record in (await fabric.audit()).records][-1] == "submit_job"
     with pytest.raises(Conflict):
         await fabric.update_job("f1", job(), etag="old")
+    with pytest.raises(NotFound):  # it was there when its etag was read
+        await fabric.update_job("f1", job("gone"), etag=first.etag, allow_missing=True)
 
 
 async def test_refused_update_changes_nothing(fabric: Store) -> None:

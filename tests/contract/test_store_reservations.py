@@ -62,7 +62,10 @@ async def test_reserved_hosts_are_nobody_elses(fabric: Store) -> None:
 
 
 async def test_a_job_redeems_a_reservation(fabric: Store) -> None:
-    """A job that redeems a reservation gets its hosts, and the hosts it does not take are free."""
+    """A job that redeems a reservation gets its hosts, and the hosts it does not take are free.
+
+    A job that does not change otherwise redeems one, too.
+    """
     await reserved(fabric, "r1", "h0.0", "h1.0", "h1.1")
     await fabric.submit_job("f1", job("j", ("h1.0", "h0.1", "h0.0")), reservation="r1")
     assert await fabric.list_reservations("f1") == []
@@ -70,6 +73,9 @@ async def test_a_job_redeems_a_reservation(fabric: Store) -> None:
     with pytest.raises(FailedPrecondition, match="in use by job 'j'"):
         await reserved(fabric, "r2", "h0.0")
     await fabric.update_job("f1", job("j", ("h1.1",)), reservation="r1")
+    await reserved(fabric, "r1", "h0.1")
+    await fabric.update_job("f1", job("j", ("h1.1",)), reservation="r1")
+    assert await fabric.list_reservations("f1") == []
     await fabric.delete_job("f1", "j")
     await reserved(fabric, "r3", "h0.0", "h0.1", "h1.0", "h1.1")
 

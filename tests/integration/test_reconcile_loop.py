@@ -15,7 +15,7 @@ from heddle_controller.model.program import Entries
 from heddle_controller.plan.diff import changed_flows
 from heddle_controller.reconcile.ports import LinkObservation, LinkReport, Metric
 from heddle_controller.state.errors import FailedPrecondition
-from heddle_controller.state.records import LinkName
+from heddle_controller.state.records import JobState, LinkName
 from tests.support.reconcile_world import ENGINE, House, ring, three_tiers
 
 J1 = ring("j1", "h0.0.0", "h1.0.0", "h0.1.0", "h1.1.0")
@@ -38,9 +38,24 @@ async def furnish(house: House, *jobs: Job) -> None:
 
 
 async def test_a_job_is_planned_and_programmed(house: House) -> None:
-    """A submitted job is planned and programmed, its facts are right, and the time is measured."""
+    """A submitted job is planned and programmed, its facts are right, and the time is measured.
+
+    It is not PROGRAMMED while a switch has not answered.
+    """
     async with house.running():
-        await furnish(house, J1)
+        answers = house.gateway.switches["l0.0"].answers
+        answers.clear()
+        await house.store.put_fabric("f1", house.fabric)
+        await house.store.submit_job("f1", J1)
+
+        async def begun() -> bool:
+            return (await house.job("j1")).facts.state != JobState.ACCEPTED
+
+        await house.until(begun, "a plan for j1")
+        assert (await house.job("j1")).facts.state != JobState.PROGRAMMED
+        answers.set()
+        await house.programmed("j1")
+        await house.settled()
         done = await house.committed()
         facts = (await house.job("j1")).facts
         assert (facts.flow_count, facts.unrouted_count) == (4, 0)

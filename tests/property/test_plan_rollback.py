@@ -9,7 +9,8 @@ from random import Random
 import numpy as np
 import pytest
 
-from heddle_controller.model.fabric import Fabric
+from heddle_controller.model.fabric import Fabric, State
+from heddle_controller.model.flows import UNANNOUNCED_JOB, flow_id
 from heddle_controller.model.plan import Plan
 from heddle_controller.plan.rollback import with_newer_flows
 from heddle_controller.plan.verify import verify_plan
@@ -19,6 +20,7 @@ from heddle_emulator.topology import hashing
 from heddle_emulator.walk import probed
 from tests.support.depth import fresh_seeds
 from tests.support.drawn import drawn
+from tests.support.plan_chance import Wish, clos, wishes
 
 
 def told(plan: Plan) -> dict[str, object]:
@@ -55,3 +57,21 @@ def test_flows_that_came_are_as_they_are_now_and_all_others_as_they_were(
         assert sorted(merged.flows.ids) == sorted(flows.ids), case
         verify_plan(repairer_of(merged).repair(fabric, flows))
         assert with_newer_flows(newest, earlier) is newest, case
+
+
+def test_flows_that_nobody_announced_are_not_taken_over_and_reasons_are() -> None:
+    """Of the flows that came, only announced ones are added, each with its own reason or path."""
+    fabric = clos(leaves=2, nics=3)
+    (link,) = fabric.find_links("n1", "leaf0")
+    fabric = fabric.with_links({link: State.DOWN})
+    was = {"kept": Wish("n0", "n3"), "gone": Wish("n2", "n5")}
+    found = {flow_id("n0", "n4"): Wish("n0", "n4", job=UNANNOUNCED_JOB)}
+    came = {"cut off": Wish("n1", "n4"), "new": Wish("n2", "n4")}
+    earlier = plan_anew(fabric, wishes(fabric, **was))
+    newest = plan_anew(fabric, wishes(fabric, kept=was["kept"], **found, **came))
+    merged = with_newer_flows(earlier, newest)
+    assert merged.flows.ids == ("kept", "gone", "cut off", "new")
+    expected = told(newest) | told(earlier)
+    del expected[flow_id("n0", "n4")]
+    assert told(merged) == expected
+    assert isinstance(expected["cut off"], str)

@@ -7,19 +7,30 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from random import Random
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heddle_controller.state.errors import FailedPrecondition, NotFound
+from heddle_controller.state.demands import DemandsPut, demands_put, put_demands
+from heddle_controller.state.errors import AlreadyExists, FailedPrecondition, NotFound
+from heddle_controller.state.jobs import (
+    delete_job,
+    release_hosts,
+    reserve_hosts,
+    submit_job,
+    update_job,
+)
+from heddle_controller.state.records import Reservation
+from heddle_controller.state.view import META, Change, Stamp, View
 from heddle_controller.store.embedded import open_embedded
 from heddle_controller.store.store import Store
-from tests.support.depth import examples
-from tests.support.store_samples import clos, job
+from tests.support.depth import examples, fresh_seeds
+from tests.support.store_samples import clos, demands, job
 
 HOSTS = ("h0.0", "h0.1", "h1.0", "h1.1")
 MEMORY = Path("/dev/shm")
@@ -171,3 +182,64 @@ async def _play(asked: Sequence[Step]) -> None:
             await store.submit_job("f", job("last", HOSTS))
         finally:
             await store.close()
+
+
+def decided(view: View, step: Step, now: float) -> Change | None:
+    """Return what a request would change, decided on a view; None if it is refused."""
+    stamp, want, name = Stamp(now, f"{step.kind} {step.name}"), step.want, step.name
+    one = job(name, tuple(want), gpus=_gpus(want))
+    kept = Reservation(name, tuple(want), now, now + step.seconds, _gpus(want))
+    ways: dict[str, Callable[[], Change]] = {
+        "submit": lambda: submit_job(view, one, stamp, redeems=step.redeems)[0],
+        "update": lambda: update_job(view, one, "", stamp, redeems=step.redeems)[0],
+        "delete": lambda: delete_job(view, name, "", stamp),
+        "reserve": lambda: reserve_hosts(view, kept, stamp)[0],
+        "release": lambda: release_hosts(view, name, stamp),
+        "demand": lambda: put_demands(view, [], _set_of(name), stamp)[0],
+    }
+    try:
+        return ways[step.kind]()
+    except (AlreadyExists, FailedPrecondition, NotFound):
+        return None
+
+
+def _set_of(name: str) -> DemandsPut:
+    """A demand set of one flow, whose id may not be that of a job of this name."""
+    return demands_put(
+        "f", f"of-{name}", demands(("h0.0.n0", "h1.0.n0"), ids=f"{name}/dp/x->y"), name
+    )
+
+
+def _drawn(random: Random) -> Step:
+    """A request for few hosts by few names, so that two often want the same."""
+    whole, hosts = random.random() < 0.2, random.sample(HOSTS[:2], random.randint(1, 2))
+    want: dict[str, Part] = {host: () if whole else (random.randrange(4),) for host in hosts}
+    kinds = ["submit", "submit", "update", "delete", "reserve", "release"]
+    kind = random.choice(kinds) if random.random() < 0.95 else "demand"
+    redeems = random.choice(["", "", "", random.choice("abc")])
+    return Step(kind, random.choice("abc"), want, redeems, random.choice([10, 100]), 20)
+
+
+def test_of_two_requests_at_once_the_second_is_decided_again() -> None:
+    """Or it says the same after the first, so guards name every field that a decision needs."""
+    for seed in fresh_seeds(150, 5000):
+        random, before, now = Random(seed), View("f"), 1000.0
+        before.take(META, b"{}")
+        for _ in range(random.randint(2, 8)):
+            now += random.choice([0, 0, 20])
+            change = decided(before, _drawn(random), now)
+            if change is not None:
+                before.advance(change)
+        asked = [_drawn(random) for _ in range(8)]
+        changes = [decided(before, step, now) for step in asked]
+        for first in filter(None, changes):
+            after = View("f")
+            after.replace(before.fields().items())
+            after.advance(first)
+            for step, late in zip(asked, changes, strict=True):
+                if late is first or late is None:
+                    continue
+                if all(after.raw(field) == value for field, value in late.guards):
+                    again = decided(after, step, now)
+                    assert again is not None, (seed, step)
+                    assert again.sets == late.sets, (seed, step)

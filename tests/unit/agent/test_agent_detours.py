@@ -78,6 +78,17 @@ def test_own_links_that_are_lost_are_kept_off() -> None:
     assert backend.asked == [{SPINES[0]: ports(0, 1)}, {SPINES[0]: ports(0, 1, 3)}]
 
 
+def test_what_is_lost_during_a_batch_is_kept_off_after_it() -> None:
+    """While another thread uses the backend it is asked nothing, and once it is back all that."""
+    backend, forwarding = switch()
+    table = forwarding.lend()
+    lose(forwarding, far(0))
+    lose(forwarding, far(1))
+    assert backend.asked == []
+    forwarding.take_back(table)
+    assert backend.asked == [{SPINES[0]: ports(0, 1)}]
+
+
 def test_groups_are_asked_for_each_with_its_own() -> None:
     """A group is no longer asked for once one of its links is back."""
     backend, forwarding = switch()

@@ -15,6 +15,7 @@ from heddle_controller.place.estimate import Surroundings
 from heddle_controller.traffic.jobs import flows_of_job
 from tests.support.depth import examples, fresh_seeds
 from tests.support.solve_flows import flows_of
+from tests.support.store_samples import job
 
 LEAVES = 5
 
@@ -55,8 +56,8 @@ def test_as_many_hosts_are_found_as_fit_below_the_leaves() -> None:
 
         for count in range(1, len(leaves) + 1):
             fit = [hosts for hosts in combinations(leaves, count) if keeps(hosts)]
-            job = Job("new", tuple(leaves)[:count], 1, Parallelism())
-            ask = PlacementAsk(job, tuple(leaves), 5, hosts_per_leaf=most)
+            ranks = Job("new", tuple(leaves)[:count], 1, Parallelism())
+            ask = PlacementAsk(ranks, tuple(leaves), 5, hosts_per_leaf=most)
             found = choose(ask, around, flows_of_job)
             assert bool(found.refused) == (not fit), (seed, count, found)
             if not found.refused:
@@ -68,17 +69,41 @@ def test_a_refusal_tells_hosts_that_are_cut_off_from_those_that_a_limit_excludes
     """Hosts below a leaf that is down are not counted as too many below a leaf."""
     fabric = attached({"h0": (0,), "h1": (0,), "h2": (1,), "h3": (2,), "h4": (2,)})
     fabric = fabric.with_nodes({fabric.structure.index["l2"]: State.DOWN})
-    job = Job("new", ("h0", "h1", "h2"), 1, Parallelism())
+    ranks = Job("new", ("h0", "h1", "h2"), 1, Parallelism())
 
     def refused(most: int) -> str:
-        ask = PlacementAsk(job, ("h1", "h2", "h3", "h4"), 5, hosts_per_leaf=most)
+        ask = PlacementAsk(ranks, ("h1", "h2", "h3", "h4"), 5, hosts_per_leaf=most)
         return choose(ask, Surroundings(fabric, flows_of(fabric)), flows_of_job).refused
 
     cut_off = "takes 3 hosts; 4 are free, 2 of which no link leads to"
     assert refused(2) == f"{cut_off}: wait, or give more candidates"
-    ask = PlacementAsk(job, ("h0", "h1", "h2", "h3"), 5, hosts_per_leaf=1)
+    ask = PlacementAsk(ranks, ("h0", "h1", "h2", "h3"), 5, hosts_per_leaf=1)
     found = choose(ask, Surroundings(fabric, flows_of(fabric)), flows_of_job)
     assert found.refused == (
         "takes 3 hosts; 4 are free, 1 of which no link leads to, and 2 can be had with at most 1 "
         "below a leaf: wait, give more candidates, or allow more below a leaf"
     )
+
+
+def test_an_isolated_job_meets_nobody() -> None:
+    """No flow of it leaves or enters a leaf that another job's traffic leaves or enters."""
+    placed = 0
+    for seed in fresh_seeds(60, examples(60)):
+        random = Random(seed)
+        leaves = drawn(random)
+        fabric = attached(leaves)
+        nics = [f"{host}-n{leaf}" for host, own in leaves.items() for leaf in own]
+        source, destination = random.sample(nics, 2)
+        others = flows_of(fabric, (source, destination, 100.0, 1, "other", ""))
+        busy = {nic.partition("-n")[2] for nic in (source, destination)}
+        for count in range(2, len(leaves) + 1):
+            wanted = job("new", tuple(leaves)[:count])
+            ask = PlacementAsk(wanted, tuple(leaves), 5, isolated=True)
+            found = choose(ask, Surroundings(fabric, others), flows_of_job)
+            for hosts in [] if found.refused else [found.first_fit, *found.others]:
+                placed += 1
+                flows, ids = flows_of_job(ask.on(hosts), fabric), fabric.structure.nodes.ids
+                for ends in zip(flows.source.tolist(), flows.destination.tolist(), strict=True):
+                    met = {ids[end].partition("-n")[2] for end in ends}
+                    assert len(met) == 1 or len(busy) == 1 or not met & busy, (seed, hosts)
+    assert placed

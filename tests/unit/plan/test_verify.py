@@ -29,6 +29,13 @@ def good(ways: list[Way] | None = None, backups: list[Way] | None = None, **unro
     return Draft(fabric, flows, {"a": ways}, spare, unrouted).plan()
 
 
+def back() -> Plan:
+    """A plan of a flow to the first NIC of the fabric, over spine 1."""
+    fabric = clos()
+    flows = wishes(fabric, a=Wish("n2", "n0"))
+    return Draft(fabric, flows, {"a": [(0, 0, "n2 leaf1 spine1 leaf0 n0")]}).plan()
+
+
 def changed(plan: Plan, part: str, **columns: Any) -> Plan:
     """A plan with other columns in its paths or backups."""
     paths = replace(getattr(plan, part), **{n: np.array(v) for n, v in columns.items()})
@@ -96,6 +103,10 @@ BROKEN: dict[str, tuple[Callable[[], Plan], str]] = {
         lambda: with_state(good(), "leaf0", "spine1", State.DRAINED),
         "crosses leaf0,spine1,0, which is drained, though there is a way round",
     ),
+    "drained to the first leaf": (
+        lambda: with_state(back(), "leaf0", "spine1", State.DRAINED),
+        "crosses leaf0,spine1,0, which is drained, though there is a way round",
+    ),
     "QPs missing": (
         lambda: good([(0, 1, ACROSS), (3, 3, OTHER)]),
         "flow 'a': paths carry QPs [(0, 1), (3, 3)], not 0 to 3",
@@ -130,6 +141,7 @@ BROKEN: dict[str, tuple[Callable[[], Plan], str]] = {
     ),
     "worst NaN": (lambda: figures(good(), max_utilization=np.nan), "said to be nan"),
     "bound": (lambda: figures(good(), lower_bound=1.5), "lower bound 1.5 is not within 0 and 1"),
+    "bound below 0": (lambda: figures(good(), lower_bound=-0.1), "lower bound -0.1 is not within"),
     "bound NaN": (lambda: figures(good(), lower_bound=np.nan), "lower bound nan"),
     "no proof": (lambda: figures(good(), proof="none"), "a lower bound and no proof of it"),
     "tier": (

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from heddle_controller.model.errors import InputError
-from heddle_controller.model.job import Job, Parallelism
+from heddle_controller.model.job import MAX_BYTES, Collective, Group, Job, Operation, Parallelism
 from heddle_controller.state.admission import admit_job
 from heddle_controller.state.errors import FailedPrecondition, Unavailable
 from heddle_controller.state.records import Request
@@ -37,6 +37,10 @@ BAD_JOBS: dict[str, tuple[Job, str]] = {
     "qps": (job(qps=0), "qps: is 0; give 1 or more"),
     "priority": (job(priority=float("nan")), "priority: is nan; give a number above 0"),
     "negative": (job(parallelism=Parallelism(tp=-1)), "parallelism.tp: is -1"),
+    "bytes": (
+        job(collectives=(Collective(Operation.ALL_REDUCE, Group.DP, MAX_BYTES),)),
+        f"collectives[0].bytes: is {MAX_BYTES}; give 1 to {MAX_BYTES - 1}",
+    ),
     "product": (job(parallelism=Parallelism(tp=1, dp=3)), "job 'j1'"),
 }
 

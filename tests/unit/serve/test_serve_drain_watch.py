@@ -62,3 +62,19 @@ def test_nothing_is_idle_while_switches_ignore_their_entries() -> None:
         watch = DrainWatch(pb.WatchDrainRequest(switches=["s0"]))
         progress = watch.look(fabric, 1, committed, withdrawn=withdrawn)
         assert (progress.idle, progress.withdrawn) == (not withdrawn, withdrawn)
+
+
+def test_nothing_is_idle_while_backups_lead_over_it() -> None:
+    """A link lost elsewhere would bring traffic back, so backups have to leave as well."""
+    plan = plan_of(clos(leaves=2))
+    fabric = plan.fabric.with_nodes({plan.fabric.structure.index["s1"]: State.DRAINED})
+    program = program_of(plan, 3, 7)
+    for paths, backups, idle in (
+        (plan.paths, plan.backups, False),
+        (no_paths(), no_paths(), True),
+    ):
+        some = replace(plan, fabric=fabric, paths=paths, backups=backups)
+        committed = Committed(some, program, PlanFacts(), Programmed(generation=7))
+        progress = DrainWatch(pb.WatchDrainRequest(switches=["s1"])).look(fabric, 1, committed)
+        assert progress.path_count == 0
+        assert (progress.flow_count == 0, progress.idle) == (idle, idle)

@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 
 import click
 
-from heddle_controller.model.arrays import NONE
 from heddle_controller.model.fabric import Fabric, NodeKind
 from heddle_controller.model.files.fabric_file import (
     fabric_document,
@@ -35,7 +34,9 @@ def _common(command: _Command) -> _Command:
     for option in (
         click.option("--name", help="Name written into the file."),
         click.option(
-            "--table-size", type=int, default=NONE, help="Exact-match entries a switch holds."
+            "--table-size",
+            type=click.IntRange(min=0),
+            help="Exact-match entries a switch holds. Default: no limit.",
         ),
         click.option(
             "--forwarding",

@@ -67,7 +67,7 @@ def test_options_reach_the_builder(tmp_path: Path) -> None:
         "topology clos --leaves ٣ --spines 2 --nics-per-leaf 4 --out {dir}/f.json",
         "topology clos --leaves 0 --spines 2 --nics-per-leaf 4 --out {dir}/f.json",
         "topology clos --leaves 1 --spines 2 --nics-per-leaf 4 --out {dir}/none/f.json",
-        "topology clos --leaves 1 --spines 2 --nics-per-leaf 4 --table-size -4 --out {dir}/f.json",
+        "topology clos --leaves 1 --spines 2 --nics-per-leaf 4 --table-size -1 --out {dir}/f.json",
         "topology clos --leaves 1 --spines 2 --nics-per-leaf 4 --nic-gbps 1e30 --out {dir}/f.json",
         "topology random-regular --switches 3 --degree 3 --nics-per-switch 1 --out {dir}/f.json",
         "traffic permutation --fabric {dir}/none.json --out {dir}/f.csv",

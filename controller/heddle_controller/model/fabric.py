@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 import numpy as np
 
 from heddle.names import link_name, natural
-from heddle_controller.model.arrays import NONE, Bools, Floats, Ints, Reach
+from heddle_controller.model.arrays import NONE, Bools, Floats, Ints, Reach, distinct
 from heddle_controller.model.graphs import joined_parts
 
 if TYPE_CHECKING:
@@ -151,6 +151,24 @@ class Structure:
         found = np.full(len(core), NONE, dtype=np.int64)
         found[~core] = np.unique(part[~core], return_inverse=True)[1]
         return found
+
+    @cached_property
+    def rails(self) -> Ints:
+        """Number of each node's rail, shape (nodes,); ``NONE`` for nodes on none.
+
+        If no NIC states its rail, and no link joins the networks that NICs are on, as in rail-only
+        fabrics, each network is a rail.
+        """
+        nic, stated = self.nodes.kind == NodeKind.NIC, self.nodes.rail
+        if (stated[nic] != NONE).any():
+            return stated
+        inner = ~(nic[self.links.a] | nic[self.links.b])
+        part = joined_parts(self.links.a[inner], self.links.b[inner], len(nic))
+        arcs = np.flatnonzero(nic[self.tail])
+        found = np.full(len(nic), NONE, dtype=np.int64)
+        found[self.tail[arcs]] = network = part[self.head[arcs]]
+        on_several = (found[self.tail[arcs]] != network).any()
+        return stated if on_several or len(distinct(network)) == 1 else found
 
     @cached_property
     def nic_of_address(self) -> dict[str, int]:

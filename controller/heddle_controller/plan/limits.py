@@ -159,7 +159,7 @@ def switches_of(plan: Plan, flow: int) -> list[str]:
 
 def rails_of(structure: Structure, source: int, destination: int) -> tuple[int, int] | None:
     """Return the rails of two NICs, or None if one of them has no rail."""
-    rails = int(structure.nodes.rail[source]), int(structure.nodes.rail[destination])
+    rails = int(structure.rails[source]), int(structure.rails[destination])
     return None if NONE in rails else rails
 
 

@@ -245,7 +245,7 @@ def host_of_ranks(job: Job) -> Ints:
 
 def _rails(nics: Ints, fabric: Fabric, *, pxn: bool | None) -> Ints | None:
     """Return the rail of each rank's NIC, numbered from 0 without gaps; None if PXN is off."""
-    rail = fabric.structure.nodes.rail[nics]
+    rail = fabric.structure.rails[nics]
     wanted = bool((rail >= 0).any()) if pxn is None else pxn
     if not wanted:
         return None

@@ -135,8 +135,9 @@ def three_tier(**options: Any) -> None:  # noqa: ANN401 - click hands over what 
 @_count("units", 1, "Scalable units.")
 @_count("servers", 32, "Servers of a unit.")
 @_count("rails", 8, "NICs of a server, and leaves of a unit.")
-@_count("spines", 16, "Spine switches.")
+@_count("spines", 16, "Spine switches; with --rail-only, of each rail.")
 @_count("parallel", 2, "Links between each leaf and spine.")
+@click.option("--rail-only", is_flag=True, help="No link joins the rails.")
 @_uplink
 @_nic
 @_common

@@ -34,12 +34,14 @@ def rail_optimised(
     nic_gbps: float = 400.0,
     uplink_gbps: float = 400.0,
     parallel: int = 2,
+    rail_only: bool = False,
     table_size: int = NONE,
     name: str = "rail",
 ) -> Fabric:
     """Build ``units`` of ``servers`` x ``rails`` NICs, all leaves joined to all spines; Gbit/s.
 
     With 32 servers, 16 spines and 2 parallel links, the capacity of a leaf up and down is equal.
+    With ``rail_only``, each rail has as many spines of its own, and no link joins the rails.
 
     Raises:
         InputError: The message names the option with which no fabric is possible.
@@ -52,8 +54,12 @@ def rail_optimised(
     leaf_names = [f"{unit}-{rail}" for unit in unit_names for rail in numbered("r", rails)]
     leaf_rail = np.tile(np.arange(rails, dtype=np.int64), units)
     leaf = assembly.nodes(NodeKind.LEAF, leaf_names, zone=0, rail=leaf_rail)
-    spine = assembly.nodes(NodeKind.SPINE, numbered("s", spines), zone=0)
-    assembly.links(np.repeat(leaf, spines), np.tile(spine, len(leaf)), uplink_gbps, parallel)
+    spine_names = numbered("s", spines)
+    if rail_only:
+        spine_names = [f"{rail}-{spine}" for rail in numbered("r", rails) for spine in spine_names]
+    spine = assembly.nodes(NodeKind.SPINE, spine_names, zone=0).reshape(-1, spines)
+    above = spine[leaf_rail if rail_only else 0 * leaf_rail]
+    assembly.links(np.repeat(leaf, spines), above.ravel(), uplink_gbps, parallel)
     hosts = [f"{unit}-{host}" for unit in unit_names for host in numbered("h", servers)]
     nics = _nics(assembly, hosts, rails)
     on_leaf = np.broadcast_to(leaf.reshape(units, 1, rails), (units, servers, rails))

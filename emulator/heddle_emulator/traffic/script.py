@@ -287,6 +287,6 @@ def party_of(job: Job, fabric: Fabric) -> Party:
 
 def ranks_of(party: Party, fabric: Fabric, *, pxn: bool | None = None) -> Ranks:
     """Return where a party's ranks sit; with ``pxn`` None, PXN is used if its NICs have rails."""
-    rail = fabric.structure.nodes.rail[party.nics]
+    rail = fabric.structure.rails[party.nics]
     railed = bool((rail != NONE).any())
     return Ranks(party.hosts, rail if railed and pxn is not False else None)

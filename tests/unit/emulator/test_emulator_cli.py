@@ -22,7 +22,7 @@ from heddle_emulator.topology import PUBLISHED
 SHAPES = {
     "clos": "--leaves 4 --spines 2 --nics-per-leaf 4 --parallel 2 --table-size 100",
     "three-tier": "--zones 2 --leaves 2 --spines 2 --nics-per-leaf 2 --cores 2 --taper 2",
-    "rail": "--servers 4",
+    "rail": "--servers 4 --rail-only",
     "random-regular": "--switches 8 --degree 3 --nics-per-switch 2 --seed 5",
     "dragonfly": "--routers 3 --global-links 1 --nics-per-switch 2",
     "rail-256": "",

@@ -3,9 +3,10 @@
 Everything is checked before a ``Fabric`` is made, so no other module meets a faulty one. States are
 not part of the check: a fabric whose links are all down is valid.
 
-The graph is checked too, as if all links were up. A fabric is *half-connected* if two of its NICs
-have no path between them even then, which is a mistake in the file. Paths do not pass through NICs,
-so only links between switches connect switches.
+The graph is checked too, as if all links were up. Paths do not pass through NICs, so only links
+between switches connect switches. A fabric may be *rail-only*: several networks that no link joins,
+each with a NIC of every host. Otherwise it is *half-connected* if two of its NICs have no path
+between them, which is a mistake in the file.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import orjson
 
 from heddle.names import link_name
 from heddle.text import counted, some_of
-from heddle_controller.model.arrays import NONE, Bools, Ints
+from heddle_controller.model.arrays import NONE, Bools, Ints, distinct
 from heddle_controller.model.errors import (
     MAX_PROBLEMS,
     MAX_TITLE,
@@ -41,6 +42,7 @@ from heddle_controller.model.fabric import (
 )
 from heddle_controller.model.files.content import MEBIBYTE, read_json, write_content
 from heddle_controller.model.files.records import Records, short
+from heddle_controller.model.graphs import joined_parts
 
 _NAMES_TOLD = 3
 
@@ -101,21 +103,6 @@ def _gpu_problems(structure: Structure, nic: Bools) -> list[Problem]:
     return found
 
 
-def components(count: int, a: Ints, b: Ints) -> Ints:
-    """Return the component of each of ``count`` nodes, named by its least node, shape (count,).
-
-    Nodes ``a[i]`` and ``b[i]`` are joined by a link.
-    """
-    label = np.arange(count, dtype=np.int64)
-    while (label[a] != label[b]).any():
-        least = np.minimum(label[a], label[b])
-        np.minimum.at(label, label[a], least)
-        np.minimum.at(label, label[b], least)
-        while (label[label] != label).any():
-            label = label[label]
-    return label
-
-
 def _separate(structure: Structure, nic: Bools) -> list[Problem]:
     """Return problems of groups of NICs that have no path to some other NICs.
 
@@ -125,11 +112,11 @@ def _separate(structure: Structure, nic: Bools) -> list[Problem]:
     """
     links = structure.links
     inner = ~(nic[links.a] | nic[links.b])
-    part = components(len(nic), links.a[inner], links.b[inner])
+    part = joined_parts(links.a[inner], links.b[inner], len(nic))
     arcs = np.flatnonzero(nic[structure.tail])
     nics, parts = structure.tail[arcs], part[structure.head[arcs]]
     sizes = np.bincount(parts[_firsts(nics, parts)], minlength=len(nic))
-    if (sizes == np.count_nonzero(nic)).any():
+    if (sizes == np.count_nonzero(nic)).any() or _rail_only(structure, nics, parts):
         return []
     members: dict[int, set[int]] = {}
     for one, of in zip(nics.tolist(), parts.tolist(), strict=True):
@@ -145,9 +132,19 @@ def _separate(structure: Structure, nic: Bools) -> list[Problem]:
     ]
 
 
-def _firsts(nics: Ints, parts: Ints) -> Ints:
-    """Return the first row of each distinct pair of NIC and part."""
-    rows: Ints = np.unique(np.stack([nics, parts]), axis=1, return_index=True)[1]
+def _rail_only(structure: Structure, nics: Ints, parts: Ints) -> bool:
+    """Return whether each part has a NIC of every host.
+
+    ``nics`` and ``parts`` are parallel columns: each NIC with each part that it belongs to.
+    """
+    host = structure.nodes.host[nics]
+    pairs = len(_firsts(host, parts))
+    return NONE not in host and pairs == len(distinct(host)) * len(distinct(parts))
+
+
+def _firsts(nodes: Ints, parts: Ints) -> Ints:
+    """Return the first row of each distinct pair of a node, or host, and a part."""
+    rows: Ints = np.unique(np.stack([nodes, parts]), axis=1, return_index=True)[1]
     return rows
 
 
@@ -160,7 +157,7 @@ def _cut_off(structure: Structure, nics: list[int], part: Ints, count: int) -> P
     return Problem(
         f"nic {ids[nics[0]]!r}{rest}",
         f"half-connected: no path joins them to all of the other {count - len(nics)} NICs; "
-        f"join their switches ({told}) to the rest",
+        f"join their switches ({told}) to the rest, or give every host a NIC there",
     )
 
 
